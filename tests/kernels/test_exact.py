@@ -12,6 +12,7 @@ import torch
 import fewbits as fb
 from fewbits.formats import values
 from fewbits.kernels import exact_arithmetic
+from fewbits.kernels.arrays import lent
 from fewbits.kernels.native.jobs.kernel_format import kernel_format
 from fewbits.kernels.native.jobs.plan import plan, reading_plan
 from fewbits.kernels.native.jobs.tables import table
@@ -56,7 +57,7 @@ def results(x: Any, fmt: Any, **choices: Any) -> list[Any]:
 
 def forget_tables() -> None:
     """Let what is made once be made again: it is to be the same in any thread."""
-    for cached in (values, sorted_codes, table, kernel_format, plan, reading_plan):
+    for cached in (values, sorted_codes, table, kernel_format, plan, reading_plan, lent._rounding):
         cached.cache_clear()
 
 

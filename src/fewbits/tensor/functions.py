@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -91,8 +92,12 @@ def quantize(
     """
     from fewbits.tensor.narrow import packing  # needs torch
 
-    target = inputs.format(format)
     choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits)
+    if generator is None and amax is None and out is None and sparsity is None:
+        found = packing.quantized_at_once(x, format, axis, choices)
+        if found is not None:
+            return found
+    target = inputs.format(format)
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, target)
     if out is None and is_torch(x):
@@ -180,6 +185,10 @@ def fake_quantize(
     array([ 0.5,  4. , -6. ])
     """
     choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits)
+    if generator is None and amax is None and out is None:
+        found = _fake_quantized_at_once(x, format, axis, choices)
+        if found is not None:
+            return found  # type: ignore[no-any-return]  # of x's family
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, format)
     if out is None and is_torch(x):
@@ -206,3 +215,14 @@ def fake_quantize(
     conversions.fake_quantize(array, target, front, options, whole, out=place)
     mark_changed(out)
     return out
+
+
+def _fake_quantized_at_once(x: Any, format: str | Format, axis: int, choices: Choices) -> Any:
+    """Return ``x`` rounded by what an earlier call like this one found out; None where that is not enough."""
+    ops = sys.modules.get("fewbits.kernels.ops")  # there once a tensor was rounded
+    if not isinstance(x, np.ndarray):
+        return None if ops is None else ops.at_once.fake_quantize(x, format, axis, choices)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_compiling():  # which takes arrays for tensors
+        return None
+    return conversions.fake_quantize_at_once(x, format, axis, choices)

@@ -271,3 +271,29 @@ def test_gradients_pass_a_product_straight_to_what_was_rounded() -> None:
     one = torch.ones(20, 30)
     assert torch.allclose(a.grad, one @ rounded_b.detach().t(), rtol=1e-6, atol=1e-5)
     assert torch.allclose(b.grad, rounded_a.detach().t() @ one, rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=str)
+def test_products_do_not_depend_on_the_dtype_that_new_tensors_get(dtype: torch.dtype) -> None:
+    w, x = normal(7, 64), normal(3, 64, seed=1)
+    q, ternary = fb.quantize(w, "mxfp4"), fb.quantize(w, "ternary_channel")
+
+    def products_of_all_kinds() -> list[torch.Tensor]:
+        return [
+            *(fb.matvec(q, x), x @ q.t(), fb.matmul(x, q.t(), "mxfp8_e4m3")),
+            fb.matvec(q.to(torch.bfloat16), x.bfloat16()),
+            fb.matvec(q, x, activation="int8_32"),
+            fb.matvec(ternary, x, activation="int8_channel"),
+            products.ops.bfloat16_product(x.bfloat16().float(), q.dequantize().t()),
+            products.ops.addition_product(x, w.t()),
+        ]
+
+    expected = products_of_all_kinds()
+    torch.set_default_dtype(dtype)
+    try:
+        found = products_of_all_kinds()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for i, (mine, theirs) in enumerate(zip(found, expected, strict=True)):
+        assert mine.dtype == theirs.dtype, i
+        assert torch.equal(mine, theirs), i

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fewbits.errors import DataError
 from fewbits.formats import Format, shares_scale
 from fewbits.kernels import native, reference
+from fewbits.kernels.arrays import lent
 from fewbits.kernels.arrays.mean_scales import coded, round_by_mean, values_of
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import largest
@@ -98,6 +99,22 @@ def fake_quantize(
     else:
         whole[...] = rounded_to_dtype(_by_definition(_finite(x, chosen), format, axis, chosen, amax), x.dtype)
     return whole
+
+
+def fake_quantize_at_once(
+    x: Array, format: str | Format, axis: int, choices: tuple[Any, ...]
+) -> Array | None:
+    """Return ``x`` rounded by what an earlier call found out; arguments are those of the user.
+
+    None where one of them is wrong, values are drawn, or no compiled kernel reads the array where it lies.
+    """
+    planned = lent.rounding(format, axis, x.shape, choices) if lent.lends(x) else None
+    if planned is None:
+        return None
+    out = empty_aligned(x.shape, x.dtype)
+    if lent.fake_quantize(planned.plan, x, out, 0, None):
+        refuse(x, planned.format, planned.plan.nonfinite)
+    return out
 
 
 @exact_arithmetic()

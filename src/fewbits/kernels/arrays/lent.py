@@ -1,22 +1,100 @@
 """Conversions in memory that tensors lend, by the compiled kernels alone; what they need to know is kept.
 
 A tensor is lent as a tuple of its address, its number of items and what they are: ``kernels/ops/tensors.py``.
+An array lends itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fewbits.errors import FewbitsError
+from fewbits.formats import Format, parse
 from fewbits.kernels import native
 from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.arrays.threads import threads
-from fewbits.kernels.bits.options import read_format
+from fewbits.kernels.bits.layout import layout
+from fewbits.kernels.bits.options import Choices, decide, read_format
 from fewbits.kernels.native import Plan, plan, reading_plan
 
-__all__ = ["Plan", "dequantize", "fake_quantize", "gemv", "plan", "quantize"]
+__all__ = ["Plan", "Rounding", "dequantize", "fake_quantize", "gemv", "lends", "plan", "quantize", "rounding"]
 
-Lent = tuple[int, ...]
+Lent = NDArray[Any] | tuple[int, ...]
+
+
+_ARRAYS = (np.dtype(np.float32), np.dtype(np.float16))  # in the byte order of the machine
+
+
+def lends(x: NDArray[Any]) -> bool:
+    """Return whether kernels read an array where it lies: ordinary, in C order, float32 or float16."""
+    return type(x) is np.ndarray and x.dtype in _ARRAYS and x.flags.c_contiguous and x.flags.aligned
+
+
+class Rounding(NamedTuple):
+    """A call of ``quantize`` or ``fake_quantize`` on values in C order, once its arguments are checked."""
+
+    plan: Plan
+    format: Format
+    axis: int  # along which blocks lie, from the front
+    parts: tuple[
+        tuple[int, ...] | None, ...
+    ]  # shapes of what is packed; None where the format has no such part
+
+
+def rounding(
+    format: str | Format, axis: int, shape: tuple[int, ...], choices: tuple[Any, ...]
+) -> Rounding | None:
+    """Return what a call with these arguments needs, which takes longer to check and find than to use.
+
+    Args:
+        format: a format, or its text.
+        axis: along which blocks lie; negative ones count from the end.
+        shape: of the values.
+        choices: the fields of :class:`fewbits.kernels.bits.options.Choices`.
+
+    Returns:
+        None where an argument is wrong, and the caller's own checks say how; where values are drawn; and
+        where no compiled kernel rounds such values alone.
+
+    Raises:
+        ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
+    """
+    if type(axis) is not int:
+        return None
+    try:
+        return _rounding(format, axis, shape, *choices)
+    except TypeError:  # what cannot be hashed is no format and no choice
+        return None
+
+
+@lru_cache(maxsize=1024, typed=True)  # as those of what is decided
+def _rounding(format: str | Format, axis: int, shape: tuple[int, ...], *choices: Any) -> Rounding | None:
+    ndim = max(len(shape), 1)
+    if not -ndim <= axis < ndim or 0 in shape:
+        return None
+    try:
+        target = parse(format)
+        chosen = decide(target, Choices(*choices))
+    except FewbitsError:
+        return None
+    front = axis % ndim
+    planned = plan(target.grammar, chosen.text, tuple(shape), None, front)
+    if planned is None or planned.drawn or decided_by_infinity(planned):
+        return None
+    return Rounding(planned, target, front, layout(target, tuple(shape), front))
+
+
+def decided_by_infinity(planned: Plan) -> bool:
+    """Return whether an infinity would choose a scale that all share, as the largest number of a dtype.
+
+    That is rare, and left to :mod:`fewbits.kernels.arrays.conversions`.
+    """
+    return planned.shared and planned.nonfinite == "saturate"
 
 
 def fake_quantize(planned: Plan, x: Lent, out: Lent, seed: int, amax: float | None) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Block, Fixed, Float, Format, Lookup, parse
@@ -149,14 +149,16 @@ def decide(format: Format, choices: Choices, seed: int = 0) -> Options:
         code.
     """
     try:
-        decided = _decide(format, choices)
+        decided = _decide(format, *choices)
     except TypeError:  # a choice that cannot be hashed is no name either: the message is that of any other
-        decided = _decide.__wrapped__(format, choices)
+        decided = _decide.__wrapped__(format, *choices)
     return replace(decided, seed=seed) if seed else decided
 
 
-@lru_cache(maxsize=1024)
-def _decide(format: Format, choices: Choices) -> Options:
+# By type too: 16.0 is no number of bits, though it equals one.
+@lru_cache(maxsize=1024, typed=True)
+def _decide(format: Format, *given: Any) -> Options:
+    choices = Choices(*given)
     element, scales = format.element, format.groups.scales
     chosen = Options(
         rounding=_one_of("rounding", choices.rounding, ROUNDINGS),

@@ -15,7 +15,7 @@ from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
-from fewbits.kernels.ops import by_triton
+from fewbits.kernels.ops import at_once, by_triton
 from fewbits.kernels.ops.backends import active_backend, is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
@@ -62,9 +62,7 @@ def _planned(x: torch.Tensor, axis: int, format: str, options: str) -> kernels.P
     if not is_lent(x):
         return None
     found = kernels.plan(format, options, x.shape, None if x.is_contiguous() else x.stride(), axis)
-    # Left to arrays, as it is rare: an infinity that stands for the largest number of the tensor's dtype, and
-    # then decides about the scale that all share.
-    return None if found is None or (found.shared and found.nonfinite == "saturate") else found
+    return None if found is None or kernels.decided_by_infinity(found) else found
 
 
 def _alike(x: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -205,6 +203,9 @@ def dequantize(
     dtype: torch.dtype,
 ) -> torch.Tensor:
     """Return the values of packed codes, scales, shifts and outer scales, in ``dtype`` on their device."""
+    y = at_once.dequantize(parts, format, tuple(shape), axis, dtype)
+    if y is not None:
+        return y
     present = [part for part in parts if part is not None]
     call = _dequantize if is_ordinary(*present) else torch.ops.fewbits.dequantize
     codes, scales, shifts, outer = parts
@@ -352,12 +353,12 @@ def _decided(format: str | Format, *choices: Any) -> tuple[str, str]:
     """
     text = format if isinstance(format, str) else parse(format).grammar
     try:
-        return _decided_once(text, choices)
+        return _decided_once(text, *choices)
     except TypeError:  # a choice that cannot be hashed
-        return _decided_once.__wrapped__(text, choices)
+        return _decided_once.__wrapped__(text, *choices)
 
 
-@lru_cache(maxsize=1024)
-def _decided_once(format: str, choices: tuple[Any, ...]) -> tuple[str, str]:
+@lru_cache(maxsize=1024, typed=True)  # as those of what is decided
+def _decided_once(format: str, *choices: Any) -> tuple[str, str]:
     target = read_format(format)
     return target.grammar, decide(target, Choices(*choices)).text

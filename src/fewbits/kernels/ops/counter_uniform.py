@@ -14,7 +14,7 @@ _AT_ONCE = 1 << 20  # values; temporaries are four words for each four of them
 
 def counter_uniform(seed: int, position: int, n: int, unit: float, device: torch.device) -> torch.Tensor:
     """Return float32 ``(n,)``, equal on every device: kernels/reference/values/counter_uniform.py."""
-    out = torch.empty(n, device=device)
+    out = torch.empty(n, dtype=torch.float32, device=device)
     if active_backend(device) == "native":
         values.counter_uniform(seed, position, unit, array(out))
         return out

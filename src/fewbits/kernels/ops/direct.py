@@ -29,6 +29,13 @@ _ORDINARY = reduce(
         )
     ),
 )
+_OTHERS = ~_ORDINARY
+
+# Looked up once: each call on a small tensor asks all of them.
+_is_compiling = torch.compiler.is_compiling
+_keys, _keys_of_thread = _C._dispatch_keys, _C._dispatch_tls_local_include_set
+_functions_watching = _C._len_torch_function_stack
+_profiler_enabled = torch.autograd._profiler_enabled  # type: ignore[attr-defined]  # imported there, not exported
 
 
 def is_ordinary(*tensors: torch.Tensor) -> bool:
@@ -37,16 +44,19 @@ def is_ordinary(*tensors: torch.Tensor) -> bool:
     The keys are those by which the dispatcher chooses: of the tensors and of this thread. A profiler and a
     mode of torch functions see calls that reach the dispatcher.
     """
-    if torch.compiler.is_compiling():
+    if _is_compiling() or _profiler_enabled() or _functions_watching():
         return False
-    keys = _C._dispatch_tls_local_include_set().raw_repr()
+    keys = _keys_of_thread().raw_repr()
     for x in tensors:
-        keys |= _C._dispatch_keys(x).raw_repr()
-    profiled = torch.autograd._profiler_enabled()  # type: ignore[attr-defined]  # imported there, not exported
-    watched = profiled or _C._len_torch_function_stack()
-    return not (keys & ~_ORDINARY or watched)
+        keys |= _keys(x).raw_repr()
+    return not keys & _OTHERS
 
 
 def is_recorded(x: torch.Tensor) -> bool:
     """Return whether autograd, backward or forward, takes note of what is computed from ``x``."""
-    return (x.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0
+    return is_recorded_forward() or (x.requires_grad and torch.is_grad_enabled())
+
+
+def is_recorded_forward() -> bool:
+    """Return whether autograd computes derivatives along with values, of whatever tensor."""
+    return forward_ad._current_level >= 0

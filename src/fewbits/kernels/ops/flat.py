@@ -101,8 +101,7 @@ def quantize_flat(x: torch.Tensor, format: str | Format, choices: Choices, seed:
         _write(_quantized(x.detach(), target, chosen), pieces)
         return
     planned = kernels.plan(target.grammar, chosen.text, (n,), None, 0)
-    # Left to arrays, as it is rare: an infinity that stands for the largest number decides about the scale.
-    decides = planned is not None and planned.shared and planned.nonfinite == "saturate"
+    decides = planned is not None and kernels.decided_by_infinity(planned)
     if planned is None or decides or not (is_lent(x) and are_lent(pieces)):
         conversions.quantize(array(x), target, 0, chosen, out=packed(pieces))
     elif kernels.quantize(planned, lent(x), lent_parts(pieces), seed, None):

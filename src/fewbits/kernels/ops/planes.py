@@ -31,7 +31,8 @@ def _plane_product(
         planes.check(*formats)
         with exact_arithmetic():
             return portable.plane_product(x.float(), codes, scales, lines, *formats).to(x.dtype)
-    y, weight = torch.empty(len(x), lines), packed((codes, scales, None, None))
+    y = torch.empty(len(x), lines, dtype=torch.float32)
+    weight = packed((codes, scales, None, None))
     planes.plane_product(array(x.float()), weight, formats[0], lines, formats[1], out=array(y))
     return y.to(x.dtype)
 

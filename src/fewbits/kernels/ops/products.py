@@ -37,7 +37,7 @@ def _gemv(
             return by_triton.gemv(x, parts, read_format(format), lines)
         with exact_arithmetic():
             return portable.gemv(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
-    y = torch.empty((x.shape[0], lines))
+    y = torch.empty((x.shape[0], lines), dtype=torch.float32)
     rows = _float32(x)
     bfloat16 = x.dtype == torch.bfloat16 and products.is_normal(array(rows))
     if not (lines and is_lent(rows) and rows.is_contiguous() and are_lent(parts)) or not lent.gemv(
@@ -66,7 +66,8 @@ def _float32(x: torch.Tensor) -> torch.Tensor:
     """Return ``x``, on the CPU, in float32."""
     # bfloat16 by our own threads: those of torch would still wait for more work while ours have theirs.
     if x.dtype == torch.bfloat16 and x.is_contiguous() and not x.is_neg() and x.numel():
-        rows, bits = torch.empty(x.shape), (x.data_ptr(), 2 * x.numel())
+        rows = torch.empty(x.shape, dtype=torch.float32)
+        bits = (x.data_ptr(), 2 * x.numel())
         if lent.dequantize((bits, None, None, None), tensors.lent(rows), "bf16", tuple(x.shape), 1):
             return rows
     return x if x.dtype == torch.float32 else x.float()
@@ -162,7 +163,7 @@ def _gemv_int8(
     if not is_native(x):
         with exact_arithmetic():
             return portable.gemv_int8(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
-    y = torch.empty(len(x), lines)
+    y = torch.empty(len(x), lines, dtype=torch.float32)
     kept = None if sparsity is None else pattern(sparsity)
     products.gemv_int8(array(x.float()), packed(parts), read_format(format), lines, kept, out=array(y))
     return y.to(x.dtype)
@@ -191,7 +192,7 @@ def gemv_int8(
 def _bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if not is_native(a):
         return a @ b
-    y = torch.empty(len(a), b.shape[1])
+    y = torch.empty(len(a), b.shape[1], dtype=torch.float32)
     products.bfloat16_product(array(a), array(b), out=array(y))
     return y
 
@@ -335,7 +336,7 @@ def _addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if not is_native(a):
         with exact_arithmetic():
             return portable.addition_product(a, b)
-    y = torch.empty(len(a), b.shape[1])
+    y = torch.empty(len(a), b.shape[1], dtype=torch.float32)
     products.addition_product(array(a), array(b), out=array(y))
     return y
 

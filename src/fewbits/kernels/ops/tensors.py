@@ -28,7 +28,7 @@ NUMPY: dict[torch.dtype, np.dtype[Any]] = {
     torch.bfloat16: np.dtype(BFLOAT16),
     torch.uint8: np.dtype(np.uint8),
 }
-_REALS = {
+REALS = {
     torch.float32: 0,
     torch.bfloat16: 1,
     torch.float16: 2,
@@ -111,7 +111,7 @@ class _Memory:
 def is_lent(x: torch.Tensor) -> bool:
     """Return whether :func:`lent` applies: values that kernels read, on the CPU, at addresses that fit."""
     return (
-        x.dtype in _REALS
+        x.dtype in REALS
         and x.is_cpu
         and not x.is_neg()
         and x.numel() > 0
@@ -121,7 +121,7 @@ def is_lent(x: torch.Tensor) -> bool:
 
 def lent(x: torch.Tensor) -> tuple[int, int, int]:
     """Return where the values of a tensor lie, how many there are, and what they are, as kernels take it."""
-    return x.data_ptr(), x.numel(), _REALS[x.dtype]
+    return x.data_ptr(), x.numel(), REALS[x.dtype]
 
 
 def are_lent(parts: Iterable[torch.Tensor | None]) -> bool:

@@ -12,10 +12,12 @@ from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.options import Choices
-from fewbits.kernels.ops import tensors
+from fewbits.kernels.ops import at_once, tensors
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.typing import AnyArray
+
+_TORCH = {numpy: dtype for dtype, numpy in tensors.NUMPY.items()}
 
 
 def quantized(
@@ -34,6 +36,17 @@ def quantized(
     parts = iter(ops.quantize(x.detach(), format, axis, choices, seed, amax))
     pieces = tuple(None if group is None else next(parts) for group in format.groups)
     return NarrowTensor(pieces, format, x.shape, axis, x.dtype)
+
+
+def quantized_at_once(x: Any, format: str | Format, axis: int, choices: Choices) -> NarrowTensor | None:
+    """Return ``x`` packed by what an earlier call like this one found out; None where that is not enough."""
+    found = at_once.quantize(x, format, axis, choices)
+    if found is None:
+        return None
+    how, parts = found
+    if isinstance(x, np.ndarray):
+        return NarrowTensor(tuple(parts), how.format, x.shape, how.axis, _TORCH[x.dtype], x.dtype)
+    return NarrowTensor(tuple(parts), how.format, x.shape, how.axis, x.dtype)
 
 
 def empty(format: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:

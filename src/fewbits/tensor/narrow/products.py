@@ -21,6 +21,7 @@ from fewbits.kernels.ops.tensors import array
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
+from fewbits.tensor.narrow.vectors import times_lines
 
 _MOST_COUNTED = 64  # vectors of a product by bits; a matrix unit multiplies more of them faster
 
@@ -40,6 +41,10 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
         ArgumentError: the shapes do not fit.
     """
+    if isinstance(weight, NarrowTensor):
+        found = times_lines(x, weight, 1)
+        if found is not None:
+            return found if bias is None else found + bias
     fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
     if fits and _is_gemv(weight, x, x.shape[:-1].numel(), axis=1):
         y = _gemv(x, weight)
@@ -115,6 +120,10 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
         ArgumentError: the shapes do not fit, there is no such activation, or it is given with a weight that
             is not packed along k, or not ternary or binary.
     """
+    if activation is None and isinstance(weight, NarrowTensor):
+        found = times_lines(x, weight, 1)
+        if found is not None:
+            return found
     check_matvec(weight, x)
     if activation is None:
         return linear(x, weight)
@@ -169,6 +178,10 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     runs on the bfloat16 matrix units of the CPU, if there are any and all values are normal bfloat16 numbers
     or zero.
     """
+    if isinstance(b, NarrowTensor):
+        found = times_lines(a, b, 0)
+        if found is not None:
+            return found
     fits = a.ndim > 0 and 0 < b.ndim <= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype
     if fits and _is_gemv(b, a, a.shape[:-1].numel(), axis=0):
         return _gemv(a, b)

@@ -10,6 +10,7 @@ from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
+from fewbits.tensor.narrow.vectors import times_lines
 
 Table = dict[Any, Callable[..., Any]]
 
@@ -20,6 +21,10 @@ COMPUTED: Table = {}
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b``, one of them packed; without torch's dispatcher where it would do no more."""
+    if type(a) in _ORDINARY and not torch.is_autocast_enabled("cpu"):
+        y = times_lines(a, b, 0)
+        if y is not None:
+            return y
     x, q = (a, b) if type(a) in _ORDINARY else (b, a)
     plain = type(x) in _ORDINARY and not is_recorded(x) and not torch.is_autocast_enabled("cpu")
     if plain and is_ordinary(x, q.codes):  # type: ignore[attr-defined]  # q is a NarrowTensor
@@ -34,16 +39,18 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     Raises:
         ArgumentError: the operation is not in the table and cannot be decomposed into ones that are.
     """
-    if func in VIEWS:
+    view = VIEWS.get(func)
+    if view is not None:
         if not torch.is_inference_mode_enabled() and is_ordinary(args[0].codes):
-            return VIEWS[func](*args, **kwargs)
+            return view(*args, **kwargs)
         # In inference mode a view of an ordinary tensor is an ordinary tensor: torch counts its versions.
         with torch.inference_mode(torch.is_inference_mode_enabled() and args[0].is_inference()):
-            found = VIEWS[func](*args, **kwargs)
+            found = view(*args, **kwargs)
         # Tracers see by the storage of a wrapper, which holds nothing, that a view is one.
         return return_and_correct_aliasing(func, args, kwargs, found)
-    if func in COMPUTED:
-        return COMPUTED[func](*args, **kwargs)
+    computed = COMPUTED.get(func)
+    if computed is not None:
+        return computed(*args, **kwargs)
     found = func.decompose(*args, **kwargs)
     if found is NotImplemented:
         # Not a TypeError: operators then try the other operand, and == would fall back to comparing

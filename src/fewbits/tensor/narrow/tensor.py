@@ -74,13 +74,12 @@ class NarrowTensor(Sealed):
         codes = parts[0]
         assert codes is not None
         q: NarrowTensor = sealed(cls, shape, dtype=dtype, device=codes.device)
-        for name, part in zip(PARTS, parts, strict=True):
-            setattr(q, name, part)
+        q.codes, q.scales, q.shifts, q.outer = parts  # type: ignore[assignment]  # codes are there
         q.format, q.axis, q._family, q.sparsity = format, axis, family, sparsity
         return q
 
     def __init__(self, *_: Any) -> None:
-        super().__init__()
+        """Do nothing: torch.Tensor's takes no arguments, and ``__new__`` has set all there is."""
 
     @classmethod
     def from_parts(

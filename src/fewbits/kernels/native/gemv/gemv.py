@@ -23,7 +23,7 @@ from fewbits.kernels.native.jobs.packed import contiguous_parts, reading_format
 Array = NDArray[Any]
 
 
-Lent = tuple[int, ...]  # what kernels/ops/tensors.py says of a tensor
+Lent = Array | tuple[int, ...]  # as in quantize.py
 
 
 def supports_product(format: Format) -> bool:

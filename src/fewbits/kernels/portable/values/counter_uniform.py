@@ -11,4 +11,4 @@ def counter_uniform(seed: int, position: int, n: int, unit: float, device: torch
     """Return float32 ``(n,)`` as kernels/reference/values/counter_uniform.py defines."""
     drawn = draws(n, seed, 32, device, position)
     odd = 2 * (drawn >> 8).int() + 1 - (1 << 24)
-    return odd.float() * torch.full((), unit, device=device)
+    return odd.float() * torch.full((), unit, dtype=torch.float32, device=device)

@@ -1,0 +1,159 @@
+"""Calls on ordinary tensors straight into the compiled kernels: what a small tensor would else wait for.
+
+Each function does what an operator does, to the same bits, and returns None for every call that is not as
+plain as it says; the operator then takes it. Nothing here tells a user of a wrong argument: it is not plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+import torch
+from torch.autograd.function import _SingleLevelFunction
+
+from fewbits.formats import Format
+from fewbits.kernels.arrays import conversions
+from fewbits.kernels.arrays import lent as kernels
+from fewbits.kernels.arrays.products import max_vectors
+from fewbits.kernels.ops.backends import is_native
+from fewbits.kernels.ops.direct import is_ordinary, is_recorded, is_recorded_forward
+from fewbits.kernels.ops.tensors import REALS, array
+
+Pieces = Sequence[torch.Tensor | None]
+
+PLAIN = (torch.Tensor, torch.nn.Parameter)
+_DTYPES_OF_PARTS = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
+
+
+def fake_quantize(
+    x: torch.Tensor, format: str | Format, axis: int, choices: tuple[Any, ...]
+) -> torch.Tensor | None:
+    """Return ``x`` rounded as by the operator, recorded for backward mode if x requires a gradient.
+
+    Args:
+        x: any tensor; only ordinary ones on the CPU in C order are rounded here.
+        format: a format, or its text.
+        axis: along which blocks lie; may be negative.
+        choices: the fields of :class:`fewbits.kernels.bits.options.Choices`; what draws is not plain.
+
+    Raises:
+        DataError: x holds NaN or infinity, and the options refuse them.
+    """
+    source = _lent(x)
+    if source is None or is_recorded_forward():
+        return None
+    planned = kernels.rounding(format, axis, x.shape, choices)
+    if planned is None:
+        return None
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if kernels.fake_quantize(planned.plan, source, (y.data_ptr(), *source[1:]), 0, None):
+        conversions.refuse(array(x), planned.format, planned.plan.nonfinite)
+    if x.requires_grad and torch.is_grad_enabled():
+        recorded: torch.Tensor = _Rounded.apply(x, (y,))  # type: ignore[attr-defined]  # of an untyped base class
+        return recorded
+    return y
+
+
+class _Rounded(_SingleLevelFunction):
+    """Values that were rounded already, as the result of what passes gradients straight through."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, rounded: tuple[torch.Tensor]) -> torch.Tensor:
+        return rounded[0]  # from a tuple: torch returns an alias of what is a tensor among the arguments
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return gradient, None
+
+
+def quantize(
+    x: torch.Tensor | np.ndarray[Any, Any], format: str | Format, axis: int, choices: tuple[Any, ...]
+) -> tuple[kernels.Rounding, list[torch.Tensor | None]] | None:
+    """Return how ``x`` was packed, and its codes, scales, shifts and outer scales; None for no such part.
+
+    Arguments and errors are those of :func:`fake_quantize`, but x may be an array.
+    """
+    source: Any = _lent(x)
+    if isinstance(x, np.ndarray):
+        source = x if is_ordinary() and kernels.lends(x) else None
+    planned = None if source is None else kernels.rounding(format, axis, x.shape, choices)
+    if planned is None:
+        return None
+    parts = [
+        None if shape is None else torch.empty(*shape, dtype=dtype)
+        for shape, dtype in zip(planned.parts, _DTYPES_OF_PARTS, strict=True)
+    ]
+    into = [None if part is None else (part.data_ptr(), part.numel()) for part in parts]
+    if kernels.quantize(planned.plan, source, into, 0, None):
+        values = x if isinstance(x, np.ndarray) else array(x)
+        conversions.refuse(values, planned.format, planned.plan.nonfinite)
+    return planned, parts
+
+
+def dequantize(
+    parts: Pieces, format: Format, shape: tuple[int, ...], axis: int, dtype: torch.dtype
+) -> torch.Tensor | None:
+    """Return the values of packed parts, as the operator does."""
+    real, source = REALS.get(dtype), _lent_parts(parts) if _is_native(parts) else None
+    if real is None or source is None or not shape or 0 in shape:
+        return None
+    y = torch.empty(*shape, dtype=dtype)
+    out = (y.data_ptr(), y.numel(), real)
+    return y if kernels.dequantize(source, out, format.grammar, shape, axis) else None
+
+
+def gemv(x: torch.Tensor, parts: Pieces, format: Format, lines: int, n: int) -> torch.Tensor | None:
+    """Return ``x @ W.T`` for a few float32 vectors x, (..., n), and a packed W, if autograd records nothing.
+
+    Args:
+        x: any tensor.
+        parts: of W, (lines, n), with its blocks along n.
+        format: of W.
+        lines: of W.
+        n: the length of each.
+    """
+    # First of all: other tensors have no shape, or no memory.
+    if type(x) not in PLAIN or not _is_native(parts, x) or is_recorded(x):
+        return None
+    if x.dtype is not torch.float32 or not x.is_contiguous() or not x.numel() or not lines:
+        return None
+    *ahead, length = x.shape or (0,)
+    vectors, address, source = prod(ahead), x.data_ptr(), _lent_parts(parts)
+    if length != n or source is None or address % 4 or (vectors > 1 and vectors > max_vectors(format)):
+        return None
+    y = torch.empty(*ahead, lines, dtype=torch.float32)
+    rows, out = (address, vectors, n), (y.data_ptr(), vectors, lines)
+    return y if kernels.gemv(rows, source, out, format.grammar, None, bfloat16=False) else None
+
+
+def _lent(x: Any) -> tuple[int, int, int] | None:
+    """Return the memory of a tensor whose kernel the dispatcher would only pass on to, in C order."""
+    if type(x) not in PLAIN or not is_ordinary(x):
+        return None
+    real = REALS.get(x.dtype)
+    if real is None or not is_native(x) or not x.is_contiguous():
+        return None
+    address = x.data_ptr()
+    return None if address % 4 else (address, x.numel(), real)
+
+
+def _is_native(parts: Pieces, *others: torch.Tensor) -> bool:
+    """Return whether the dispatcher would only pass codes, and others, on to a compiled kernel."""
+    codes = parts[0]
+    return codes is not None and is_ordinary(codes, *others) and is_native(codes)
+
+
+def _lent_parts(parts: Pieces) -> list[tuple[int, int] | None] | None:
+    """Return the memory of parts on the CPU in C order."""
+    lent: list[tuple[int, int] | None] = []
+    for part in parts:
+        if part is None:
+            lent.append(None)
+        elif type(part) is torch.Tensor and part.is_cpu and part.is_contiguous():
+            lent.append((part.data_ptr(), part.numel()))
+        else:
+            return None
+    return lent

@@ -1,0 +1,388 @@
+"""Calls that go straight to the compiled kernels: to the bits of all others, where nothing looks on."""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import fewbits as fb
+from fewbits import kernels
+from fewbits.errors import ArgumentError, DataError, FewbitsError
+from fewbits.kernels.arrays import lent
+from fewbits.kernels.ops import at_once
+from tests import cases
+
+CHOICES = ("nearest_even", "floor", None, None, None, 16)
+X = torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
+W = fb.quantize(torch.randn(5, 64, generator=torch.Generator().manual_seed(1)), "mxfp4")
+
+
+class Subclass(torch.Tensor):
+    """A tensor whose functions of torch see its type."""
+
+
+class Modes(TorchDispatchMode):
+    """A mode that changes nothing."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class Functions(TorchFunctionMode):
+    """A mode of torch functions that changes nothing."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def forced(name: str) -> Iterator[None]:
+    kernels.force_backend(name)
+    try:
+        yield
+    finally:
+        kernels.force_backend(None)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list to which each function here adds its name when it gave a result."""
+    done: list[str] = []
+
+    def watched(name: str) -> None:
+        real = getattr(at_once, name)
+
+        def call(*args: Any) -> Any:
+            found = real(*args)
+            if found is not None:
+                done.append(name)
+            return found
+
+        monkeypatch.setattr(at_once, name, call)
+
+    for name in ("fake_quantize", "quantize", "dequantize", "gemv"):
+        watched(name)
+    return done
+
+
+def all_calls(x: torch.Tensor) -> list[Any]:
+    """Return what each of the calls gives for ``x``, (6, 64)."""
+    q = fb.quantize(x, "mxfp4")
+    products = [x @ W.t(), fb.matvec(W, x), torch.nn.functional.linear(x, W)]
+    return [fb.fake_quantize(x, "mxfp4"), *(p for p in q.pieces if p is not None), q.dequantize(), *products]
+
+
+@pytest.mark.parametrize(
+    "around",
+    [nullcontext, torch.no_grad, torch.inference_mode],
+    ids=["plain", "no_grad", "inference_mode"],
+)
+def test_plain_calls_go_straight_to_the_kernels(
+    around: Callable[[], AbstractContextManager[Any]], calls: list[str]
+) -> None:
+    with around():
+        all_calls(X)
+        all_calls(torch.nn.Parameter(X, requires_grad=False))
+    assert calls == ["quantize", *["gemv"] * 3, "fake_quantize", "dequantize"] * 2
+
+
+@pytest.mark.parametrize(
+    "around", [Modes, Functions, torch.profiler.profile, partial(forced, "portable")], ids=str
+)
+def test_what_watches_or_forces_sees_every_call(
+    around: Callable[[], AbstractContextManager[Any]], calls: list[str]
+) -> None:
+    expected = all_calls(X)
+    calls.clear()
+    with around():
+        found = all_calls(X)
+    assert set(calls) <= {"gemv"}  # within an operation of torch, which they saw
+    calls.clear()
+    with around():
+        fb.matvec(W, X)
+    assert calls == []
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)
+
+
+def others() -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield tensors that kernels cannot read as they lie, or that others than the kernels are to see."""
+    yield "subclass", X.as_subclass(Subclass)
+    yield "float64", X.double()
+    yield "transposed", X.t().contiguous().t()
+    yield "every second", torch.cat([X, X], 1)[:, ::2]
+    yield "negated", torch.complex(X, X).conj().imag
+    odd = torch.zeros(4 * X.numel() + 1, dtype=torch.uint8)
+    yield "odd address", torch.frombuffer(odd.numpy()[1:], dtype=torch.float32).view(6, 64)
+    yield "functional", torch._to_functional_tensor(X)  # type: ignore[attr-defined]  # not in its stubs
+
+
+@pytest.mark.parametrize("x", [x for _, x in others()], ids=[name for name, _ in others()])
+def test_any_other_tensor_goes_the_long_way(x: torch.Tensor, calls: list[str]) -> None:
+    y = fb.fake_quantize(x, "mxfp4")
+    assert calls == []
+    if not torch._is_functional_tensor(x):
+        assert torch.equal(y.float().as_subclass(torch.Tensor), fb.fake_quantize(x.float().clone(), "mxfp4"))
+    fb.quantize(x, "mxfp4")
+    assert "quantize" not in calls
+    if x.dtype == torch.float32 and not torch._is_functional_tensor(x):
+        calls.clear()
+        torch.testing.assert_close(fb.matvec(W, x).as_subclass(torch.Tensor), x.clone() @ W.dequantize().t())
+        assert calls[:-1] == []  # the dequantized W of the comparison
+
+
+def test_transforms_and_tracers_see_every_call(calls: list[str]) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    assert torch.vmap(lambda row: fb.fake_quantize(row, "mxfp4"))(X).shape == X.shape
+    torch.func.grad(lambda x: fb.fake_quantize(x, "mxfp4").sum())(X)
+    torch.func.functionalize(lambda x: fb.fake_quantize(x, "mxfp4"))(X)
+    fake = FakeTensorMode().from_tensor(X)
+    assert fb.fake_quantize(fake, "mxfp4").shape == X.shape
+    assert fb.fake_quantize(X.to("meta"), "mxfp4").is_meta
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of tracing, in favour of torch.compile
+        traced = torch.jit.trace(lambda x: fb.fake_quantize(x, "mxfp4"), X, check_trace=False)
+    assert "fewbits::fake_quantize" in str(traced.graph)
+    assert calls == []
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's, when it first sees a dual
+def test_forward_mode_sees_every_call(calls: list[str]) -> None:
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(X, torch.ones_like(X))
+        rounded = forward_ad.unpack_dual(fb.fake_quantize(dual, "mxfp4"))
+        product = forward_ad.unpack_dual(dual @ W.t())
+    assert torch.equal(rounded.tangent, torch.ones_like(X))
+    torch.testing.assert_close(product.tangent, torch.ones_like(X) @ W.dequantize().t())
+    assert set(calls) <= {"gemv", "dequantize"}  # of the tangent, and of W
+
+
+def test_a_compiled_function_holds_the_operators(calls: list[str]) -> None:
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, _: Any) -> Any:
+        seen.extend(str(node.target) for node in graph.graph.nodes)
+        return graph.forward
+
+    fb.fake_quantize(X, "mxfp4")
+    calls.clear()
+    compiled = torch.compile(lambda x: fb.fake_quantize(x, "mxfp4"), backend=backend, fullgraph=True)
+    assert torch.equal(compiled(X), fb.fake_quantize(X, "mxfp4"))
+    assert any("fake_quantize" in name for name in seen)
+    assert calls == ["fake_quantize"]  # of the comparison
+
+
+def test_a_recorded_rounding_passes_gradients_straight_through(calls: list[str]) -> None:
+    leaf = X.clone().requires_grad_()
+    y = fb.fake_quantize(leaf, "mxfp4")
+    assert calls == ["fake_quantize"]
+    arguments = (1, fb.format("mxfp4").grammar, kernels.options(fb.format("mxfp4")).text, 0, None)
+    operator = torch.ops.fewbits.fake_quantize(leaf, *arguments)
+    assert torch.equal(y, operator)
+    assert y.grad_fn is not None
+    assert (y._is_view(), y.is_leaf, y.requires_grad) == (False, False, True)
+    weights = torch.arange(X.numel(), dtype=torch.float32).view_as(X)
+    (first,) = torch.autograd.grad((y**3).sum(), leaf, create_graph=True)
+    assert torch.equal(first, 3 * y**2)
+    (second,) = torch.autograd.grad((first * weights).sum(), leaf)
+    assert torch.equal(second, 6 * y.detach() * weights)
+    batch = torch.eye(3).repeat(1, 2)[:, :, None].expand(3, 6, 64)
+    again = fb.fake_quantize(leaf, "mxfp4")
+    (many,) = torch.autograd.grad(again, leaf, batch, is_grads_batched=True)
+    assert torch.equal(many, batch)
+    with torch.no_grad():
+        assert not fb.fake_quantize(leaf, "mxfp4").requires_grad
+    assert not fb.fake_quantize(X, "mxfp4").requires_grad
+
+
+def test_a_recorded_product_has_its_gradient(calls: list[str]) -> None:
+    for call in (lambda x: x @ W.t(), lambda x: fb.matvec(W, x), lambda x: fb.matvec(W, x[0])):
+        leaf = X.clone().requires_grad_()
+        call(leaf).sum().backward()
+        assert leaf.grad is not None
+        assert leaf.grad.count_nonzero() > 0
+    assert "gemv" not in calls
+
+
+def test_autocast_decides_about_an_operator_of_python(calls: list[str]) -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (X @ W.t()).dtype == torch.bfloat16
+    assert "gemv" not in calls
+
+
+SHAPES = ((3, 40), (1, 1), (2, 3, 64), (5,), ())
+
+
+@pytest.mark.parametrize("fmt", cases.FORMATS, ids=str)
+def test_every_format_has_the_bits_of_plain_operations(fmt: cases.Format, calls: list[str]) -> None:
+    for shape in SHAPES:
+        for dtype in (torch.float32, torch.float16, torch.bfloat16):
+            x = (torch.randn(shape, generator=torch.Generator().manual_seed(2)) * 4).to(dtype)
+            for axis in {-1, 0}:
+                found = [fb.fake_quantize(x, fmt, axis=axis), *pieces(fb.quantize(x, fmt, axis=axis))]
+                with forced("portable"):
+                    wanted = [fb.fake_quantize(x, fmt, axis=axis), *pieces(fb.quantize(x, fmt, axis=axis))]
+                assert same(found, wanted), (shape, dtype, axis)
+                if dtype == torch.bfloat16:
+                    continue
+                values, q = (
+                    fb.fake_quantize(x.numpy(), fmt, axis=axis),
+                    fb.quantize(x.numpy(), fmt, axis=axis),
+                )
+                assert type(values) is np.ndarray
+                assert values.shape == shape
+                assert same([torch.from_numpy(np.asarray(values)), *pieces(q)], wanted), (shape, dtype, axis)
+                back = torch.from_numpy(np.asarray(q.dequantize()))
+                assert same([back], [fb.quantize(x, fmt, axis=axis).dequantize()])
+    assert {"fake_quantize", "quantize"} <= set(calls)
+
+
+def pieces(q: fb.NarrowTensor) -> list[torch.Tensor]:
+    return [p for p in q.pieces if p is not None]
+
+
+def same(found: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
+    """Return whether tensors have the same dtypes, shapes and bytes."""
+    return all(
+        a.dtype == b.dtype
+        and a.shape == b.shape
+        and a.contiguous().flatten().view(torch.uint8).equal(b.contiguous().flatten().view(torch.uint8))
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_finite_is_treated_as_elsewhere(bad: float) -> None:
+    x = X.clone()
+    x[2, 3] = bad
+    for name, nonfinite in (
+        ("mxfp4", None),
+        ("mxfp8_e4m3", "element"),
+        ("mxfp4", "saturate"),
+        ("nvfp4", None),
+    ):
+        for _ in range(2):
+            for given in (x, x.numpy()):
+                try:
+                    found = torch.as_tensor(fb.fake_quantize(given, name, nonfinite=nonfinite))
+                except DataError:
+                    with forced("portable"), pytest.raises(DataError):
+                        fb.fake_quantize(x, name, nonfinite=nonfinite)
+                    with pytest.raises(DataError):
+                        fb.quantize(given, name, nonfinite=nonfinite)
+                    continue
+                with forced("portable"):
+                    wanted = fb.fake_quantize(x, name, nonfinite=nonfinite)
+                assert torch.equal(found.view(torch.int32), wanted.view(torch.int32))
+    for given in (x, x.numpy()):
+        for _ in range(2):
+            with pytest.raises(DataError, match="nonfinite"):
+                fb.fake_quantize(given, "mxfp4", nonfinite="raise")
+            with pytest.raises(DataError, match="nonfinite"):
+                fb.quantize(given, "mxfp4", nonfinite="raise")
+
+
+WRONG: tuple[tuple[dict[str, Any], str], ...] = (
+    ({"axis": True}, "axis=True is not an integer"),
+    ({"axis": 1.0}, r"axis=1\.0 is not an integer"),
+    ({"axis": 2}, "axis=2 is out of range"),
+    ({"axis": -3}, "axis=-3 is out of range"),
+    ({"random_bits": 16.0}, r"random_bits=16\.0 is not one of"),
+    ({"random_bits": 32}, "which draws nothing"),
+    ({"rounding": "odd"}, "rounding='odd' is not one of"),
+    ({"rounding": ["up"]}, r"rounding=\['up'\] is not one of"),
+    ({"rounding": "stochastic"}, "needs a seed"),
+    ({"scale_rule": "twn"}, "ternary"),
+    ({"overflow": "nan"}, "has no NaN"),
+    ({"generator": 3}, "draws nothing"),
+    ({"amax": 1.0}, "only a scale of a whole tensor"),
+)
+
+
+@pytest.mark.parametrize(("given", "message"), WRONG, ids=[str(given) for given, _ in WRONG])
+def test_a_wrong_argument_that_equals_a_right_one_is_refused_each_time(
+    given: dict[str, Any], message: str
+) -> None:
+    for function in (fb.fake_quantize, fb.quantize):
+        for x in (X, X.numpy()):
+            for axis in (1, -1):
+                function(x, "mxfp4", axis=axis)  # type: ignore[operator]  # both take these
+            for _ in range(2):
+                with pytest.raises(ArgumentError, match=message):
+                    function(x, "mxfp4", **given)  # type: ignore[operator]  # both take these
+    with pytest.raises(FewbitsError, match="mxfp3"):
+        fb.fake_quantize(X, "mxfp3")
+
+
+def test_arrays_of_other_kinds_go_the_long_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = X.numpy()
+    other = [x.astype(np.float64), x.astype(">f4"), np.asfortranarray(x), x[:, ::2], x.view(np.recarray)]
+    wanted = [fb.fake_quantize(np.ascontiguousarray(y, dtype=np.float32), "mxfp4") for y in other]
+    taken = lent.rounding("mxfp4", -1, x.shape, CHOICES)
+    assert taken is not None
+    assert lent.lends(x)
+    assert lent.rounding("mxfp4", -1, x.shape, ("stochastic", *CHOICES[1:])) is None
+    assert lent.rounding("int8_tensor", -1, x.shape, (*CHOICES[:3], "saturate", *CHOICES[4:])) is None
+    for y, expected in zip(other, wanted, strict=True):
+        assert not lent.lends(y)
+        found = fb.fake_quantize(y, "mxfp4")
+        assert found.dtype == y.dtype
+        assert np.array_equal(found, expected)
+
+
+def test_a_seed_draws_anew_each_time(calls: list[str]) -> None:
+    first, again, other = (
+        fb.fake_quantize(X, "mxfp4", rounding="stochastic", generator=s) for s in (1, 1, 2)
+    )
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert calls == []
+
+
+def test_vectors_meet_a_packed_matrix_to_the_bits_of_the_operator(calls: list[str]) -> None:
+    for name in ("mxfp4", "mxfp6_e2m3", "mx9", "nvfp4", "int8_channel", "posit8_1"):
+        w = fb.quantize(torch.randn(7, 96, generator=torch.Generator().manual_seed(3)), name)
+        for shape in ((96,), (1, 96), (5, 96), (2, 3, 96)):
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(4))
+            rows = x.reshape(-1, 96)
+            wanted = torch.ops.fewbits.gemv(rows, *w.pieces, w.format.grammar, None, 7).view(*shape[:-1], 7)
+            calls.clear()
+            for found in (fb.matvec(w, x), x @ w.t(), fb.matmul(x, w.t()), torch.nn.functional.linear(x, w)):
+                assert torch.equal(found, wanted)
+                assert found.shape == wanted.shape
+            assert calls == ["gemv"] * 4
+
+
+def test_other_operands_of_a_product_go_the_long_way(calls: list[str]) -> None:
+    sparse = fb.quantize(torch.tensor([0.0, 1, 2, 0]).repeat(4, 16), "mxfp4", sparsity="2:4")
+    by_columns = fb.quantize(torch.randn(5, 64), "mxfp4", axis=0)
+    strided = fb.quantize(torch.randn(10, 64), "mxfp4")[::2]
+    shapes = [fb.matvec(w, X).shape for w in (sparse, by_columns)]
+    assert shapes == [(6, 4), (6, 5)]
+    torch.testing.assert_close(fb.matvec(strided, X), X @ strided.dequantize().t())
+    assert fb.matvec(W.to(torch.bfloat16), X.bfloat16()).dtype == torch.bfloat16
+    assert fb.matvec(W, torch.randn(200, 64)).shape == (200, 5)
+    assert fb.matvec(W, torch.randn(0, 64)).shape == (0, 5)
+    assert fb.matvec(W[:0], X).shape == (6, 0)
+    assert "gemv" not in calls
+    with pytest.raises(ArgumentError, match="shapes"):
+        fb.matvec(W, torch.randn(63))
+    with pytest.raises(FewbitsError, match="expected one dtype"):
+        fb.matvec(W, X.bfloat16())
+
+
+def test_memory_that_was_given_back_is_refused() -> None:
+    q = fb.quantize(X, "mxfp4")
+    q.codes.untyped_storage().resize_(0)
+    for call in (lambda: fb.matvec(q, X), lambda: X @ q.t(), q.dequantize):
+        with pytest.raises(TypeError):
+            call()
