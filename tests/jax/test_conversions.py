@@ -70,8 +70,8 @@ def check(x: NDArray[Any], format: Format, rows: list[dict[str, Any]]) -> list[f
 
 # XLA compiles each for seconds: they are another width, or another element, of a format that is not slow.
 REPEATED = ("vsq6", "vsq8", "fp8_e4m3_channel", "fp8_e5m2_channel", "fp8_e4m3_tensor", "fp8_e5m2_tensor",
-            "int4_channel", "int4_tensor", "quda_quarter", "msfp13", "msfp14", "msfp15", "mx6", "mxfp6_e2m3",
-            "ternary_tensor", "binary_tensor", "uint4", "int2")  # fmt: skip
+            "int4_channel", "int4_tensor", "quda_quarter", "ternary_tensor", "binary_tensor", "uint4",
+            "int2")  # fmt: skip
 
 
 def dearest_slow(format: Format) -> Any:

@@ -20,6 +20,7 @@ from fewbits.kernels.bits.options import options
 from fewbits.kernels.triton.dequantize.dequantize import dequantize, dequantize_add
 from fewbits.kernels.triton.gemm.product import product
 from fewbits.kernels.triton.gemv.gemv import gemv
+from fewbits.kernels.triton.quantize.both_axes import quantize_both
 from fewbits.kernels.triton.quantize.quantize import empty, fake_quantize, quantize, quantize_with_feedback
 from fewbits.kernels.triton.top_k.top_k import top_k
 
@@ -58,6 +59,11 @@ def _flat(name: str) -> None:
     top_k(x, 7)
 
 
+def _both(name: str) -> None:
+    one = parse(name), options(parse(name), rounding="stochastic")
+    quantize_both(torch.zeros(128, 128), one, one)
+
+
 def _vectors(name: str) -> None:
     gemv(torch.zeros(1, 4096), empty(parse(name), (64, 4096), 1, torch.device("cpu")), parse(name), 64)
 
@@ -79,6 +85,7 @@ CASES: dict[str, Callable[[], None]] = {
     "fp8_e5m2": lambda: _rounded("fp8_e5m2", overflow="inf"),
     "tf32": lambda: _rounded("tf32"),
     "flat": lambda: _flat("mxfp4"),
+    "both": lambda: _both("mxfp4"),
     "gemv": lambda: _vectors("mxfp4"),
     "decoded_mxfp4": lambda: _matrices("mxfp4", "mxfp4", by_chip=False),
     "decoded_nvfp4": lambda: _matrices("nvfp4", "nvfp4", by_chip=False),

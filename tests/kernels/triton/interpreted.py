@@ -29,6 +29,7 @@ from fewbits.kernels.triton.gemm.product import multiplies, product
 from fewbits.kernels.triton.gemv import gemv as vectors
 from fewbits.kernels.triton.gemv.gemv import gemv
 from fewbits.kernels.triton.quantize import rounding
+from fewbits.kernels.triton.quantize.both_axes import quantize_both, quantizes_both
 from fewbits.kernels.triton.quantize.quantize import empty, fake_quantize, quantize, quantize_with_feedback
 from fewbits.kernels.triton.top_k import top_k as ranks
 from fewbits.kernels.triton.values.spec import spec
@@ -153,6 +154,22 @@ def _amax() -> Sentences:
         fmt = parse(name)
         wanted = defined(x.numpy(), fmt, 1, options(fmt), 7.5)
         yield difference(None, fake_quantize(x, fmt, 1, options(fmt), 7.5).numpy(), wanted.values, name)
+
+
+def _both_axes() -> Sentences:
+    x = torch.randn(70, 45, generator=torch.Generator().manual_seed(2))
+    for name, other in (("mxfp4", "mxfp8_e4m3"), ("mx9", "mx9")):
+        rows, columns = ((parse(n), options(parse(n), rounding="stochastic", seed=5)) for n in (name, other))
+        if not quantizes_both(rows, columns):
+            yield f"{name} and {other} are not rounded together"
+            continue
+        for axis, found, (fmt, chosen) in zip(
+            (1, 0), quantize_both(x, rows, columns), (rows, columns), strict=True
+        ):
+            wanted = defined(x.numpy(), fmt, axis, chosen).parts
+            for mine, theirs in zip(found, wanted, strict=True):
+                if mine is not None and theirs is not None:
+                    yield difference(None, mine.numpy(), theirs, f"{fmt} along axis {axis}")
 
 
 def _feedback() -> Sentences:
@@ -340,7 +357,7 @@ def _broken() -> Sentences:
 
 
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
-    "others": (_amax, _feedback, _ranks),
+    "others": (_amax, _both_axes, _feedback, _ranks),
     "products": (_vectors, _matrices, _far_scales, _stacks, _surface),
     "broken": (_broken,),
 }

@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("triton", reason="fewbits[gpu] is not installed")
 
 SCRIPT = Path(__file__).with_name("compiling.py")
-CONVERSIONS = ("quantize_kernel", "dequantize_kernel", "measure_kernel", "pack_kernel")
+CONVERSIONS = ("quantize_kernel", "dequantize_kernel", "measure_kernel", "pack_kernel", "both_axes_kernel")
 INEXACT = re.compile(r"\b(fma\.|mad\.(?:rn|rz)|div\.(?:full|approx)|rcp\.|sqrt\.approx)|\.ftz")
 CONTRACTED = re.compile(r"v_(?:pk_)?(?:fma|mac|mad)_f(?:16|32|64)")
 Rows = list[dict[str, Any]]
