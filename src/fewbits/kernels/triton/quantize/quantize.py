@@ -181,7 +181,7 @@ def _launch(
     x, lines = lines_of(x, axis)
     work = work_of(f, lines)
     largest, bad = _measure(x, residual, f, lines, work, amax)
-    units = _units_of(f, lines, work)
+    units = units_of(f, lines, work)
     targets, rest = _targets(f, parts, units, lines, work)
     quantize_kernel[(work.programs,)](
         x,
@@ -192,7 +192,7 @@ def _launch(
         largest,
         bad,
         *tables(format, chosen, x.device),
-        *_seeds(chosen.seed),
+        *seeds(chosen.seed),
         **walk(lines, work),
         **steps(lines),
         f=f,
@@ -216,7 +216,7 @@ def _measure(
     return largest, bad
 
 
-def _units_of(f: Spec, lines: Lines, work: Work) -> Units:
+def units_of(f: Spec, lines: Lines, work: Work) -> Units:
     """Return by how many codes, scales and shifts programs pack."""
     grid = f.grid or f.table
     assert grid is not None
@@ -255,7 +255,7 @@ def _targets(
     return targets, rest
 
 
-def _seeds(seed: int) -> tuple[int, int]:
+def seeds(seed: int) -> tuple[int, int]:
     """Return both halves of a seed as int32."""
     halves = (seed & 0xFFFFFFFF, seed >> 32)
     low, high = (half - (1 << 32) if half >> 31 else half for half in halves)
