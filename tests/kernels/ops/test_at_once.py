@@ -95,7 +95,9 @@ def test_plain_calls_go_straight_to_the_kernels(
 
 
 @pytest.mark.parametrize(
-    "around", [Modes, Functions, torch.profiler.profile, partial(forced, "portable")], ids=str
+    "around",
+    [Modes, Functions, torch.profiler.profile, partial(forced, "portable")],
+    ids=["modes", "functions", "profiler", "forced"],
 )
 def test_what_watches_or_forces_sees_every_call(
     around: Callable[[], AbstractContextManager[Any]], calls: list[str]
