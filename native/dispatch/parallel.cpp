@@ -87,10 +87,10 @@ namespace {
 bool can_scale(Unit unit, const BlockRange& a, const BlockRange& b) {
     const int top = top_exponent(unit);
     const auto exponent = [](std::int32_t bits) { return (bits >> 23) - 127; };
-    if (a.largest == 0 || b.largest == 0) return a.whole && b.whole;  // zeros
-    const int least_of_either = std::min(exponent(a.least), exponent(b.least)), largest_of_either = std::max(exponent(a.largest), exponent(b.largest));
-    return a.whole && b.whole && least_of_either >= -126 + top && largest_of_either <= 127 &&
-           exponent(a.least) + exponent(b.least) - 2 * top >= -126 &&
+    // An infinity is no integer, and times zeros NaN.
+    if (!a.whole || !b.whole || std::max(exponent(a.largest), exponent(b.largest)) > 127) return false;
+    if (a.largest == 0 || b.largest == 0) return true;  // zeros
+    return std::min(exponent(a.least), exponent(b.least)) >= -126 + top && exponent(a.least) + exponent(b.least) - 2 * top >= -126 &&
            exponent(a.largest) + exponent(b.largest) - 2 * top + exponent_of_sum(unit) <= 127;
 }
 

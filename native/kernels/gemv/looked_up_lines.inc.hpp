@@ -45,7 +45,7 @@ struct LookedUp {
     __m512i words, bytes;     // which words of 64 bytes a quarter of a register needs, and which bytes of them each lane
     __m512i down;             // where a lane's first code begins in its bytes
     __m512i pick;             // which scale of a group each lane takes
-    float unit;               // of the elements, at most one
+    float unit;               // of products: of the elements, at most one, or half of that where pairs are halved
     i64 log_size;             // values that share a scale
 };
 
@@ -78,8 +78,9 @@ inline LookedUp looked_up_of(const Gemv& job) {
     }
     decode_all(constants_of(f.grid, Overflow::saturate), false, all, ones, values, 32);
     // In whole units no product with x is lost below the normal numbers; a unit above one stays in the values.
-    k.unit = power_of_two(numbers::clamp(f.grid.emin - f.grid.m, -126, 0));
-    for (float& v : values) v /= k.unit;
+    const float unit = power_of_two(numbers::clamp(f.grid.emin - f.grid.m, -126, 0));
+    for (float& v : values) v /= unit;
+    k.unit = is_paired(codes) ? unit / 2 : unit;
     k.low = _mm512_load_ps(values);
     k.high = _mm512_load_ps(values + 16);
     // A quarter of a register has the codes of four lanes: from a word on, at most four words.
@@ -90,7 +91,7 @@ inline LookedUp looked_up_of(const Gemv& job) {
     for (i64 i = 0; i < 16; ++i) {
         const i64 word = i / 4 * bits / 8, byte = i * bits / 8 - word * 4;
         words[i] = static_cast<i32>(word + i % 4);
-        for (i64 j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<u8>(least(byte + j, 15));
+        for (i64 j = 0; j < 4; ++j) bytes[4 * i + j] = static_cast<u8>(byte + j);
         down[i] = static_cast<i32>(i * bits % 8);
         pick[i] = static_cast<i32>((in_lane(codes) * i) >> k.log_size);
     }
@@ -168,11 +169,11 @@ __attribute__((always_inline)) inline void add_group(const LookedUp& k, const u8
         const __m512i first = pairs == 2 ? of_two : of_four;
 #pragma GCC unroll 4
         for (i32 j = 0; j < pairs; ++j) {
-            // Both products of a pair, then half of them where it is shifted.
+            // Both products of a pair, then twice them where it is not shifted: half a subnormal may be none.
             const __m512 one = _mm512_mul_ps(value_of<codes>(k, lanes, 2 * j), _mm512_loadu_ps(x + 32 * j));
             const __m512 both = _mm512_fmadd_ps(value_of<codes>(k, lanes, 2 * j + 1), _mm512_loadu_ps(x + 32 * j + 16), one);
-            const __mmask16 halved = _mm512_test_epi32_mask(shifted, _mm512_slli_epi32(first, static_cast<u32>(j)));
-            const __m512 pair = _mm512_mask_mul_ps(both, halved, both, _mm512_set1_ps(0.5f));
+            const __mmask16 not_halved = _mm512_testn_epi32_mask(shifted, _mm512_slli_epi32(first, static_cast<u32>(j)));
+            const __m512 pair = _mm512_mask_add_ps(both, not_halved, both, both);
             products = j == 0 ? pair : _mm512_add_ps(products, pair);
         }
     } else {

@@ -20,8 +20,8 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
 using decode_sixteen::CodeDecoder, decode_sixteen::Decoder, decode_sixteen::bytes_of, decode_sixteen::code_decoder_of,
     decode_sixteen::fits_half, decode_sixteen::halves_of, decode_sixteen::parts, decode_sixteen::set_halves, decode_sixteen::widened;
 using decoded_lines::dot_decoded, decoded_lines::lines_together, decoded_lines::total;
-using numbers::Reals, numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::least, numbers::log2_of,
-    numbers::magnitude_mask, numbers::vector;
+using numbers::Reals, numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::larger, numbers::least, numbers::log2_of,
+    numbers::magnitude_mask, numbers::power_of_two, numbers::smaller, numbers::vector;
 using rounding::is_fixed;
 using vectors::broadcast, vectors::multiply_add, vectors::read;
 
@@ -34,7 +34,7 @@ inline constexpr bool is_paired(Codes c) { return c == Codes::pairs_of_bytes || 
 struct Units {
     Codes codes;
     CodeDecoder decoder;
-    float before, after;  // a unit of the elements: x is multiplied by the one, the sum of a line by the other
+    float before, after;  // what x is multiplied by, and the sum of a line, together what a unit of the decoder is worth
     i64 log_size;         // values that share a scale
 };
 
@@ -68,10 +68,13 @@ inline Units units_of(const Gemv& job) {
     u.codes = codes_of(f);
     u.decoder = code_decoder_of(f.grid);
     if (u.codes != Codes::integers) set_halves(f.grid, u.decoder);
-    // Where it makes numbers larger, a unit comes first, and where it makes them smaller, last: nothing is lost below the normal
-    // numbers, and what leaves them above is seen in the sum.
-    u.before = u.decoder.unit > 1.0f ? u.decoder.unit : 1.0f;
-    u.after = u.decoder.unit > 1.0f ? 1.0f : u.decoder.unit;
+    // Codes come as float16, of whose last place, or half of it, they are multiples: with x times so much products are whole
+    // multiples of x, and nothing is lost below the normal numbers. What a step of the elements is worth comes first where it
+    // makes numbers larger, and last where it makes them smaller; what becomes too large is seen in the sum.
+    const i32 half = is_paired(u.codes) ? 1 : 0, step = f.grid.emin - f.grid.m - half;
+    const i32 places = u.codes == Codes::integers ? 0 : 14 + f.grid.m + half;
+    u.before = power_of_two(places + larger(step, 0));
+    u.after = power_of_two(smaller(step, 0));
     u.log_size = has_blocks(f) ? log2_of(f.block) : 62;
     return u;
 }

@@ -7,7 +7,7 @@ import torch
 from fewbits import kernels
 from fewbits.formats import parse
 from fewbits.kernels import native, ops
-from fewbits.kernels.arrays.products import rounded_product
+from fewbits.kernels.arrays.products import _common_block, rounded_product
 from fewbits.kernels.bits.options import Choices, Options, decide, options
 from fewbits.kernels.reference.gemm.product import product as definition
 
@@ -194,6 +194,45 @@ def test_what_integers_cannot_hold_is_refused(
     assert product(a, b, unit) is None, where
     assert product(np.asfortranarray(a), b, unit) is None, where
     assert product(b.T.copy(), a.T.copy(), unit) is None, where
+
+
+@pytest.mark.parametrize("unit", INTEGERS)
+def test_zeros_times_an_infinity_are_left_to_float32(unit: str, isa: str) -> None:
+    zeros, b = np.zeros((5, 64), np.float32), np.ones((64, 50), np.float32)
+    assert (product(zeros, b, unit) == 0).all()
+    b[40, 3] = -np.inf
+    assert product(zeros, b, unit) is None
+    assert product(b.T.copy(), zeros.T.copy(), unit) is None
+    y = np.empty((1, 5, 50), np.float32)
+    rounded_product(zeros[None], b[None], (parse("mxint8"),) * 2, (None, None), y)
+    assert np.isnan(y[0, :, 3]).all()
+
+
+@pytest.mark.parametrize(
+    ("text", "of_bytes", "of_pairs"),
+    [
+        ("mxint8", 32, 32),
+        ("block(element=int(8),scale=e8m0,size=32)", 0, 32),  # 128 is one too many
+        ("mxfp6_e3m2", 0, 32),
+        ("mx9", 0, 16),
+        ("block(element=int(10,coding=symmetric),scale=e8m0,size=48)", 0, 16),
+        ("block(element=int(10),scale=e8m0,size=32)", 0, 0),  # and 512
+        ("block(element=float(e=3,m=3),scale=e8m0,size=32)", 0, 0),
+        ("block(element=int(10,coding=symmetric),scale=fp32,size=32)", 0, 0),
+        ("block(element=int(10,coding=symmetric),scale=e8m0,size=24)", 0, 0),
+    ],
+)
+def test_integers_are_chosen_by_their_bits_and_their_blocks(text: str, of_bytes: int, of_pairs: int) -> None:
+    fmt = parse(text)
+    assert (_common_block(fmt, fmt, 7), _common_block(fmt, fmt, 9)) == (of_bytes, of_pairs)
+    assert _common_block(fmt, None, 9) == 0
+    # Whatever is chosen is within the bound, the largest codes of both signs among what is multiplied.
+    x, w = normal(9, 96, seed=21), normal(96, 20, seed=22)
+    x[::2, ::7], w[5::9] = -8, 7.99
+    sides, y = (rounded(x, text, 1), rounded(w, text, 0)), np.empty((1, 9, 20), np.float32)
+    rounded_product(sides[0][None], sides[1][None], (fmt, fmt), (None, None), y)
+    wide = [side.astype(float) for side in sides]
+    assert (np.abs(y[0] - wide[0] @ wide[1]) <= 98 * 2.0**-24 * (np.abs(wide[0]) @ np.abs(wide[1]))).all()
 
 
 def test_scales_whose_product_leaves_float32_are_refused(isa: str) -> None:

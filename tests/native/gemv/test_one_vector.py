@@ -60,6 +60,30 @@ def test_neither_end_of_float32_is_lost_on_the_way(name: str, isa: str) -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_a_vector_with_a_single_one_gives_a_column(name: str, isa: str) -> None:
+    """Every place of a group meets its own value, scale and shift, and no other."""
+    blocks = torch.exp2(torch.arange(272) // 8 * 5 % 23 - 11.0)  # neighbouring scales differ
+    pairs = torch.where(torch.arange(272) // 2 % 3 == 0, 1.0, 0.25)  # and shifts
+    q = fb.quantize(normal(5, 272) * blocks * pairs, name)
+    w = q.dequantize()
+    for place in range(272):
+        x = torch.zeros(1, 272)
+        x[0, place] = 1
+        assert torch.equal(fb.matvec(q, x)[0], w[:, place]), place
+
+
+@pytest.mark.parametrize("name", [*FORMATS[:8], *FORMATS[18:19], "msfp13", "msfp14", "msfp15"])
+def test_subnormals_times_large_weights_are_not_lost(name: str, isa: str) -> None:
+    """Elements are multiplied as whole numbers, half a step too: each product is a multiple of x.
+
+    Four bits without shifts are not: they are looked up as values, and half a subnormal is rounded.
+    """
+    q = fb.quantize(normal(5, 544) * 2.0**110, name)
+    x = torch.randint(-3, 4, (1, 544), generator=torch.Generator().manual_seed(1)).float() * 2.0**-149
+    assert unlike(q, x, fb.matvec(q, x)) is None
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_codes_of_any_kind_are_multiplied_as_what_they_are(name: str, isa: str) -> None:
     rng = np.random.default_rng(0)
     for part in (1.0, 0.002, 0.0005):

@@ -87,6 +87,19 @@ def test_the_signs_of_the_inputs_alone_would_be_wrong() -> None:
     assert rounded[0, 1] == rounded[0, 0] > 0 > rounded[0, 2]
 
 
+@pytest.mark.parametrize("scale", ["fp32", "e8m0"])
+def test_draws_beyond_the_limit_of_one_sign_do_not_overflow(scale: str) -> None:
+    """The limits of two's complement differ: what is drawn may lie beyond 32767, up to 32768."""
+    rng = np.random.default_rng(3)
+    x = (rng.integers(0, 2, (2, 2080)) * 2 - 1) * (np.float32(32768) - rng.integers(1, 512, (2, 2080)) / 512)
+    x[:, ::16] = -32768 if scale == "fp32" else -32767.75
+    for size in (16, 24, 32):
+        fmt = parse(f"block(element=int(16),scale={scale},size={size})")
+        for bits in (16, 32):
+            chosen = options(fmt, rounding="stochastic", random_bits=bits, seed=11)
+            assert differences(x.astype(np.float32), fmt, 1, chosen) == [], (size, bits)
+
+
 @pytest.mark.parametrize("size", [24, 32])
 def test_draws_at_the_largest_of_sixteen_bits_do_not_overflow(size: int) -> None:
     fmt = parse(f"block(element=int(16,coding=symmetric),scale=fp32,size={size})")
