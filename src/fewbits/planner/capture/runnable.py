@@ -7,6 +7,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fewbits.planner.capture.arguments import in_place, operation
+from fewbits.planner.capture.views import base_of
 
 # What drops values is run with other draws for each piece: execution/pieces.py.
 _DROPS = {"dropout", "feature_dropout", "alpha_dropout", "scaled_dot_product_attention"}
@@ -24,12 +25,18 @@ def why_not_run(program: ExportedProgram) -> str:
                 f"{node.name} draws values at random, which processes would do alike on different pieces;"
                 " give them as an input, or use dropout"
             )
-        if in_place(node) and operation(node) in _WRITTEN:
+        if in_place(node) and _writes_part(node):
             return (
                 f"{node.name} writes into a part of a tensor, which a plan cannot run; write it with"
                 " torch.where or torch.cat"
             )
     return ""
+
+
+def _writes_part(node: Node) -> bool:
+    """Return whether an operation in place writes what other tensors share: pieces have copies of it."""
+    name, written = operation(node), node.all_input_nodes[0]
+    return name in _WRITTEN or (name != "detach" and base_of(written) is not written)
 
 
 def _draws(node: Node) -> bool:
