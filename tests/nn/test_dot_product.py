@@ -75,7 +75,7 @@ def test_a_softmax_in_place_is_torchs_and_so_are_both_derivatives(name: str) -> 
 def test_a_softmax_in_place_takes_batches_of_gradients(dtype: torch.dtype) -> None:
     scores = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
     gradients = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
-    p, _ = _CausalSoftmax.apply(scores, 16)  # type: ignore[no-untyped-call]  # torch gives apply no types
+    p, _ = _CausalSoftmax.apply(scores, 16)
 
     def back(gradient: torch.Tensor) -> torch.Tensor:
         return torch.autograd.grad(p, scores, gradient, retain_graph=True)[0]

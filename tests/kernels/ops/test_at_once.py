@@ -123,7 +123,7 @@ def others() -> Iterator[tuple[str, torch.Tensor]]:
     yield "negated", torch.complex(X, X).conj().imag
     odd = torch.zeros(4 * X.numel() + 1, dtype=torch.uint8)
     yield "odd address", torch.frombuffer(odd.numpy()[1:], dtype=torch.float32).view(6, 64)
-    yield "functional", torch._to_functional_tensor(X)  # type: ignore[attr-defined]  # not in its stubs
+    yield "functional", torch._to_functional_tensor(X)
 
 
 @pytest.mark.parametrize("x", [x for _, x in others()], ids=[name for name, _ in others()])
@@ -210,7 +210,7 @@ def test_a_compiler_of_backward_passes_takes_a_recorded_rounding(calls: list[str
     leaf = X.clone().requires_grad_()
     y = fb.fake_quantize(leaf, "mxfp4")
     assert calls == ["fake_quantize"]
-    with compiled_autograd._enable(torch.compile(backend="eager")):  # type: ignore[no-untyped-call]  # torch's
+    with compiled_autograd._enable(torch.compile(backend="eager")):
         (y * y).sum().backward()
     assert leaf.grad is not None
     assert torch.equal(leaf.grad, 2 * y.detach())
@@ -360,10 +360,10 @@ def test_a_wrong_argument_that_equals_a_right_one_is_refused_each_time(
     for function in (fb.fake_quantize, fb.quantize):
         for x in (X, X.numpy()):
             for axis in (1, -1):
-                function(x, "mxfp4", axis=axis)  # type: ignore[operator]  # both take these
+                function(x, "mxfp4", axis=axis)
             for _ in range(2):
                 with pytest.raises(ArgumentError, match=message):
-                    function(x, "mxfp4", **given)  # type: ignore[operator]  # both take these
+                    function(x, "mxfp4", **given)
     with pytest.raises(FewbitsError, match="mxfp3"):
         fb.fake_quantize(X, "mxfp3")
 
