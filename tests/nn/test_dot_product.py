@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fewbits.nn import DotProductAttention, LayerPrecision, prepare
-from fewbits.nn.layers.dot_product import NarrowDotProductAttention
+from fewbits.nn.layers.dot_product import NarrowDotProductAttention, _CausalSoftmax
 from fewbits.nn.products import attention_product
 from fewbits.recipes import RECIPES, recipe
 
@@ -69,3 +69,18 @@ def test_a_softmax_in_place_is_torchs_and_so_are_both_derivatives(name: str) -> 
     for one, other in zip(*results, strict=True):
         assert torch.equal(one, other)
     assert results[0][0].dtype == module.precision.dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+def test_a_softmax_in_place_takes_batches_of_gradients(dtype: torch.dtype) -> None:
+    scores = torch.randn(3, 8, 8, generator=torch.Generator().manual_seed(0)).to(dtype).requires_grad_()
+    gradients = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1)).to(dtype)
+    p, _ = _CausalSoftmax.apply(scores, 16)
+
+    def back(gradient: torch.Tensor) -> torch.Tensor:
+        return torch.autograd.grad(p, scores, gradient, retain_graph=True)[0]
+
+    expected = torch.stack([back(g) for g in gradients])
+    assert torch.equal(torch.vmap(back)(gradients), expected)
+    (batch,) = torch.autograd.grad(p, scores, gradients, is_grads_batched=True)
+    assert torch.equal(batch, expected)

@@ -464,5 +464,37 @@ def test_an_executable_plan_of_what_no_split_runs_is_refused_before_it_is_made()
     assert plan(drawing, inputs, devices=4, memory=math.inf).layers
     with pytest.raises(ArgumentError, match=r"rrelu draws values at random.*or leave `executable` out"):
         plan(drawing, inputs, devices=4, memory=math.inf, executable=True)
+    for draw in (
+        lambda x: x + torch.normal(0.0, 1.0, x.shape),
+        lambda x: x * torch.randint(0, 2, x.shape),
+        lambda x: x + torch.empty_like(x).uniform_(),
+        lambda x: torch.nn.functional.feature_alpha_dropout(x[:, :, None], 0.5, True)[:, :, 0],
+    ):
+        with pytest.raises(ArgumentError, match="draws values at random"):
+            plan(Then(draw), inputs, devices=4, memory=math.inf, executable=True)
+    for write in (
+        lambda x: (x[:, :4].mul_(2), x)[1],
+        lambda x: (x.view(-1).zero_(), x)[1],
+        lambda x: (x[0].masked_fill_(x[1] > 0, 0.0), x)[1],
+    ):
+        with pytest.raises(ArgumentError, match="writes into a part of a tensor"):
+            plan(Then(write), inputs, devices=4, memory=math.inf, executable=True)
+    assert plan(Then(lambda x: x.mul_(2)), inputs, devices=4, memory=math.inf, executable=True).layers
+    recurrent = nn.Sequential(nn.LSTM(32, 32, 2, dropout=0.5), Then(lambda x: x[0]))
+    with pytest.raises(ArgumentError, match="draws values at random"):
+        plan(recurrent, (torch.zeros(4, 8, 32),), devices=4, memory=math.inf, executable=True)
+    for quiet in (recurrent.eval(), nn.Sequential(nn.LSTM(32, 32, 2), Then(lambda x: x[0]))):
+        assert plan(quiet, (torch.zeros(4, 8, 32),), devices=4, memory=math.inf, executable=True).layers
     still = nn.Sequential(nn.Linear(32, 32), nn.Dropout())
     assert plan(still, inputs, devices=4, memory=math.inf, executable=True).layers
+
+
+class Then(nn.Linear):
+    """A function of what a layer gives, or of what several give."""
+
+    def __init__(self, function: Callable[[Any], torch.Tensor]) -> None:
+        super().__init__(32, 32)
+        self.function = function
+
+    def forward(self, x: Any) -> torch.Tensor:
+        return self.function(super().forward(x) if isinstance(x, torch.Tensor) else x)

@@ -219,9 +219,12 @@ def fake_quantize(
 
 def _fake_quantized_at_once(x: Any, format: str | Format, axis: int, choices: Choices) -> Any:
     """Return ``x`` rounded by what an earlier call like this one found out; None where that is not enough."""
-    ops = sys.modules.get("fewbits.kernels.ops")  # there once a tensor was rounded
+    if is_torch(x):
+        from fewbits.kernels.ops import at_once  # needs torch
+
+        return at_once.fake_quantize(x, format, axis, choices)
     if not isinstance(x, np.ndarray):
-        return None if ops is None else ops.at_once.fake_quantize(x, format, axis, choices)
+        return None
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():  # which takes arrays for tensors
         return None

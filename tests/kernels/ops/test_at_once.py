@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch._dynamo import compiled_autograd
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -124,7 +125,7 @@ def others() -> Iterator[tuple[str, torch.Tensor]]:
     yield "negated", torch.complex(X, X).conj().imag
     odd = torch.zeros(4 * X.numel() + 1, dtype=torch.uint8)
     yield "odd address", torch.frombuffer(odd.numpy()[1:], dtype=torch.float32).view(6, 64)
-    yield "functional", torch._to_functional_tensor(X)  # type: ignore[attr-defined]  # not in its stubs
+    yield "functional", torch._to_functional_tensor(X)
 
 
 @pytest.mark.parametrize("x", [x for _, x in others()], ids=[name for name, _ in others()])
@@ -204,6 +205,50 @@ def test_a_recorded_rounding_passes_gradients_straight_through(calls: list[str])
     with torch.no_grad():
         assert not fb.fake_quantize(leaf, "mxfp4").requires_grad
     assert not fb.fake_quantize(X, "mxfp4").requires_grad
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # asked for by torch's own tracer
+def test_a_compiler_of_backward_passes_takes_a_recorded_rounding(calls: list[str]) -> None:
+    leaf = X.clone().requires_grad_()
+    y = fb.fake_quantize(leaf, "mxfp4")
+    assert calls == ["fake_quantize"]
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        (y * y).sum().backward()
+    assert leaf.grad is not None
+    assert torch.equal(leaf.grad, 2 * y.detach())
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["tensor", "inference tensor"])
+@pytest.mark.parametrize("used", [False, True], ids=["outside", "in inference mode"])
+def test_inference_mode_makes_what_it_makes_elsewhere(made: bool, used: bool, calls: list[str]) -> None:
+    with torch.inference_mode(made):
+        x = X.clone()
+    kinds = []
+    for backend in (None, "portable"):
+        kernels.force_backend(backend)
+        with torch.inference_mode(used):
+            q = fb.quantize(x, "mxfp4")
+            found = (fb.fake_quantize(x, "mxfp4"), q, *pieces(q), q.dequantize(), fb.matvec(W, x))
+        kinds.append([y.is_inference() for y in found])
+        kernels.force_backend(None)
+    assert kinds[0] == kinds[1]
+    assert {"fake_quantize", "quantize", "dequantize"} <= set(calls)
+
+
+def test_a_thread_that_flushes_subnormals_gets_the_bits_of_others(calls: list[str]) -> None:
+    x = X * 2.0**-130
+    for name in ("mxfp8_e5m2", "bf16", "nvfp4"):
+        results = []
+        for flush in (False, True):
+            torch.set_flush_denormal(flush)
+            try:
+                q = fb.quantize(x, name)
+                values = torch.from_numpy(fb.fake_quantize(x.numpy(), name))
+                results.append([fb.fake_quantize(x, name), values, q.dequantize(), *pieces(q)])
+            finally:
+                torch.set_flush_denormal(False)
+        assert same(*results)
+    assert {"fake_quantize", "quantize", "dequantize"} <= set(calls)
 
 
 def test_a_recorded_product_has_its_gradient(calls: list[str]) -> None:
@@ -317,10 +362,10 @@ def test_a_wrong_argument_that_equals_a_right_one_is_refused_each_time(
     for function in (fb.fake_quantize, fb.quantize):
         for x in (X, X.numpy()):
             for axis in (1, -1):
-                function(x, "mxfp4", axis=axis)  # type: ignore[operator]  # both take these
+                function(x, "mxfp4", axis=axis)
             for _ in range(2):
                 with pytest.raises(ArgumentError, match=message):
-                    function(x, "mxfp4", **given)  # type: ignore[operator]  # both take these
+                    function(x, "mxfp4", **given)
     with pytest.raises(FewbitsError, match="mxfp3"):
         fb.fake_quantize(X, "mxfp3")
 
@@ -378,6 +423,8 @@ def test_other_operands_of_a_product_go_the_long_way(calls: list[str]) -> None:
     assert "gemv" not in calls
     with pytest.raises(ArgumentError, match="shapes"):
         fb.matvec(W, torch.randn(63))
+    with pytest.raises(ArgumentError, match="shapes"):  # a number is no vector, nor one of no values
+        fb.matvec(fb.quantize(torch.randn(5, 0), "mxfp4"), torch.tensor(1.0))
     with pytest.raises(FewbitsError, match="expected one dtype"):
         fb.matvec(W, X.bfloat16())
 

@@ -241,12 +241,14 @@ def test_units_are_taken_only_where_they_are_exact(isa: str, monkeypatch: pytest
     monkeypatch.setattr(native, "product", watched)
     native.force_isa(isa)
     a, b, low = normal(2, 20, 64), normal(64, 30, seed=1), normal(64, 30) * 2.0**-120
-    integers = "integers" if native.has_unit("integers") else "float32"
-    bfloat16 = "bfloat16" if native.has_unit("bfloat16") else "float32"
+
+    def first(*units: str) -> str:
+        return next(unit for unit in units if native.has_unit(unit))
+
     for name, right, unit in (
-        ("mxfp8_e5m2", b, bfloat16),
-        ("mx9", b, bfloat16),
-        ("mxint8", b, integers),
+        ("mxfp8_e5m2", b, first("bfloat16", "float32")),
+        ("mx9", b, first("bfloat16", "integers16", "float32")),
+        ("mxint8", b, first("integers", "integers16", "float32")),
         ("mxfp8_e5m2", low, "float32"),
         ("mxint8", low, "float32"),
     ):

@@ -25,8 +25,6 @@ from fewbits.kernels.native import Plan, plan, reading_plan
 __all__ = ["Plan", "Rounding", "dequantize", "fake_quantize", "gemv", "lends", "plan", "quantize", "rounding"]
 
 Lent = NDArray[Any] | tuple[int, ...]
-
-
 _ARRAYS = (np.dtype(np.float32), np.dtype(np.float16))  # in the byte order of the machine
 
 
@@ -41,9 +39,7 @@ class Rounding(NamedTuple):
     plan: Plan
     format: Format
     axis: int  # along which blocks lie, from the front
-    parts: tuple[
-        tuple[int, ...] | None, ...
-    ]  # shapes of what is packed; None where the format has no such part
+    parts: tuple[tuple[int, ...] | None, ...]  # shapes of what is packed; None for parts it lacks
 
 
 def rounding(

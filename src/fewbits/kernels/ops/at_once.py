@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd.function import _SingleLevelFunction
 
 from fewbits.formats import Format
 from fewbits.kernels.arrays import conversions
@@ -20,12 +19,11 @@ from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays.products import max_vectors
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded, is_recorded_forward
-from fewbits.kernels.ops.tensors import REALS, array
+from fewbits.kernels.ops.tensors import DTYPES_OF_PARTS, REALS, array
 
 Pieces = Sequence[torch.Tensor | None]
 
 PLAIN = (torch.Tensor, torch.nn.Parameter)
-_DTYPES_OF_PARTS = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
 
 
 def fake_quantize(
@@ -52,13 +50,18 @@ def fake_quantize(
     if kernels.fake_quantize(planned.plan, source, (y.data_ptr(), *source[1:]), 0, None):
         conversions.refuse(array(x), planned.format, planned.plan.nonfinite)
     if x.requires_grad and torch.is_grad_enabled():
-        recorded: torch.Tensor = _Rounded.apply(x, (y,))  # type: ignore[attr-defined]  # of an untyped base class
-        return recorded
+        return _Rounded.record(x, y)
     return y
 
 
-class _Rounded(_SingleLevelFunction):
+class _Rounded(torch.autograd.Function):
     """Values that were rounded already, as the result of what passes gradients straight through."""
+
+    @classmethod
+    def record(cls, x: torch.Tensor, rounded: torch.Tensor) -> torch.Tensor:
+        # Past torch's own apply, which looks for transforms of torch.func: there is none.
+        recorded: torch.Tensor = super(torch.autograd.Function, cls).apply(x, (rounded,))  # type: ignore[misc]  # of an untyped base class
+        return recorded
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, rounded: tuple[torch.Tensor]) -> torch.Tensor:
@@ -84,7 +87,7 @@ def quantize(
         return None
     parts = [
         None if shape is None else torch.empty(*shape, dtype=dtype)
-        for shape, dtype in zip(planned.parts, _DTYPES_OF_PARTS, strict=True)
+        for shape, dtype in zip(planned.parts, DTYPES_OF_PARTS, strict=True)
     ]
     into = [None if part is None else (part.data_ptr(), part.numel()) for part in parts]
     if kernels.quantize(planned.plan, source, into, 0, None):
@@ -120,7 +123,7 @@ def gemv(x: torch.Tensor, parts: Pieces, format: Format, lines: int, n: int) -> 
         return None
     if x.dtype is not torch.float32 or not x.is_contiguous() or not x.numel() or not lines:
         return None
-    *ahead, length = x.shape or (0,)
+    *ahead, length = x.shape or (-1,)  # a single number is no vector, not even one of no values
     vectors, address, source = prod(ahead), x.data_ptr(), _lent_parts(parts)
     if length != n or source is None or address % 4 or (vectors > 1 and vectors > max_vectors(format)):
         return None

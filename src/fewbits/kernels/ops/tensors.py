@@ -33,7 +33,7 @@ REALS = {
     torch.bfloat16: 1,
     torch.float16: 2,
 }  # numbers of Real in native/jobs/conversion.hpp
-_DTYPES_OF_PARTS = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
+DTYPES_OF_PARTS = (torch.uint8, torch.uint8, torch.uint8, torch.float32)
 
 
 def opened(x: torch.Tensor) -> tuple[Array, Callable[[Array], torch.Tensor]]:
@@ -150,5 +150,5 @@ def empty_parts(
     shapes = layout(format, shape, axis)
     return tuple(
         None if s is None else torch.empty(s, dtype=d, device=device)
-        for s, d in zip(shapes, _DTYPES_OF_PARTS, strict=True)
+        for s, d in zip(shapes, DTYPES_OF_PARTS, strict=True)
     )

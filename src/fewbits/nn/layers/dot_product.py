@@ -33,7 +33,8 @@ class NarrowDotProductAttention(DotProductAttention):
         if scores.dtype == torch.float32 or transformed() or torch.compiler.is_compiling():
             p = _scaled(scores, query.shape[-1]).softmax(-1).to(scores.dtype)
         else:
-            p, _ = _CausalSoftmax.apply(scores, query.shape[-1])  # type: ignore[no-untyped-call]  # torch gives apply no types
+            # Only the first: a name for the other one would keep it while the product computes.
+            p = _CausalSoftmax.apply(scores, query.shape[-1])[0]  # type: ignore[no-untyped-call]  # torch gives apply no types
         return attention_product(p, value, self.precision)
 
 
@@ -72,11 +73,16 @@ class _CausalSoftmax(torch.autograd.Function):
         whole = _copied(given[0])
         for other in given[1:]:
             whole = whole + other
-        if torch.is_grad_enabled():
+        if torch.is_grad_enabled() or _batched(whole):
             back = torch._softmax_backward_data(whole, wide, -1, torch.float32)
             return (back / ctx.scale).to(ctx.dtype), None
         torch.ops.aten._softmax_backward_data.out(whole, wide, -1, torch.float32, grad_input=whole)
         return whole.div_(ctx.scale).to(ctx.dtype), None
+
+
+def _batched(x: torch.Tensor) -> bool:
+    """Return whether ``x`` is a batch that a vmap passes on as one, which no operation writes into memory."""
+    return torch._C._functorch.is_batchedtensor(x) or torch._C._functorch.is_legacy_batchedtensor(x)
 
 
 def probabilities(scores: torch.Tensor, mask: torch.Tensor | None, features: int) -> torch.Tensor:

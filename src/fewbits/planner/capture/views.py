@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import getitem
 
 import torch
 from torch.fx import Node
@@ -107,6 +108,13 @@ def is_view(node: Node, operation: str) -> bool:
     if operation in {"dropout", "feature_dropout", "alpha_dropout"}:
         return not argument(node, 2, "train") or not argument(node, 1, "p")
     return operation in VIEWS
+
+
+def base_of(node: Node) -> Node:
+    """Return the tensor that a node is a view of."""
+    while node.target is getitem or (node.op == "call_function" and is_view(node, operation(node))):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def together(node: Node) -> bool:

@@ -29,7 +29,7 @@ from fewbits.planner.capture.others import (
 from fewbits.planner.capture.products import PRODUCTS, aligned, shape_of
 from fewbits.planner.capture.runnable import why_not_run
 from fewbits.planner.capture.values import Axes, Value
-from fewbits.planner.capture.views import is_view, seen, together
+from fewbits.planner.capture.views import base_of, is_view, seen, together
 from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
 
 
@@ -117,7 +117,7 @@ class Walk:
         if not extents(node):
             return  # an assertion
         name, read = operation(node), tensors(node)
-        if in_place(node) and _base(read[0]) is not read[0]:
+        if in_place(node) and base_of(read[0]) is not read[0]:
             self._write_part(node, read)
         elif together(node):
             self.values[node] = tuple(self.value(x) for x in read)
@@ -134,7 +134,7 @@ class Walk:
             draft = known(node) if known else None
             fits = draft is not None and draft.fits(extents(node))
             self._layer(node, draft if draft is not None and fits else self._unknown(node, name, read))
-        if in_place(node) and _base(read[0]) is read[0]:
+        if in_place(node) and base_of(read[0]) is read[0]:
             self._written[read[0]] = self.value(node)
 
     def _counts(self, node: Node, name: str, read: list[Node]) -> bool:
@@ -153,7 +153,7 @@ class Walk:
 
     def _write_part(self, node: Node, read: list[Node]) -> None:
         """Make a layer of the whole tensor of which an operation writes a part."""
-        base, target = _base(read[0]), shape_of(read[0])
+        base, target = base_of(read[0]), shape_of(read[0])
         whole = shape_of(base)
         parts = [Use(x, (None,) * len(shape_of(x))) for x in dict.fromkeys((base, *read[1:]))]
         draft = Draft("unknown", parts, [(None,) * len(whole)], {}, flops=float(math.prod(target)))
@@ -335,13 +335,6 @@ _KEEPS = frozenset(
 
 def _sumless(layer: Layer) -> bool:
     return all(d.name in layer.output.axes for d in layer.space)
-
-
-def _base(node: Node) -> Node:
-    """Return the tensor that a node is a view of."""
-    while node.target is getitem or (node.op == "call_function" and is_view(node, operation(node))):
-        node = node.all_input_nodes[0]
-    return node
 
 
 def _along(node: Node, rank: int) -> int:

@@ -9,27 +9,26 @@ import torch
 from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.at_once import PLAIN
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.tensor.narrow.vectors import times_lines
 
 Table = dict[Any, Callable[..., Any]]
 
-_ORDINARY = (torch.Tensor, torch.nn.Parameter)
 VIEWS: Table = {}  # the result shares bytes with the argument
 COMPUTED: Table = {}
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b``, one of them packed; without torch's dispatcher where it would do no more."""
-    if type(a) in _ORDINARY and not torch.is_autocast_enabled("cpu"):
-        y = times_lines(a, b, 0)
+    x, q = (a, b) if type(a) in PLAIN else (b, a)
+    if type(x) in PLAIN and not torch.is_autocast_enabled("cpu"):
+        y = times_lines(a, b, 0) if x is a else None
         if y is not None:
             return y
-    x, q = (a, b) if type(a) in _ORDINARY else (b, a)
-    plain = type(x) in _ORDINARY and not is_recorded(x) and not torch.is_autocast_enabled("cpu")
-    if plain and is_ordinary(x, q.codes):  # type: ignore[attr-defined]  # q is a NarrowTensor
-        found: torch.Tensor = COMPUTED[torch.ops.aten.matmul.default](a, b)
-        return found
+        if not is_recorded(x) and is_ordinary(x, q.codes):  # type: ignore[attr-defined]  # q is a NarrowTensor
+            found: torch.Tensor = COMPUTED[torch.ops.aten.matmul.default](a, b)
+            return found
     return torch.matmul(a, b)
 
 
