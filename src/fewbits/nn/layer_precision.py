@@ -45,11 +45,20 @@ class Operand(NamedTuple):
         values: (..., rows, columns).
         format: of the values, with its blocks along the axis of the sum; None for any numbers.
         choices: how the product rounds them to it; None where they are rounded.
+        parts: codes and scales of what they are rounded to along the axis of the sum, where those are there.
     """
 
     values: torch.Tensor
     format: Format | None
     choices: Choices | None = None
+    parts: tuple[torch.Tensor | None, ...] = ()
+
+    @property
+    def rounding(self) -> tuple[Format, Choices]:
+        """What the product rounds the values to, and how, where it does."""
+        assert self.format is not None
+        assert self.choices is not None
+        return self.format, self.choices
 
     @property
     def mT(self) -> Operand:  # noqa: N802  # as torch names it
@@ -142,12 +151,42 @@ class LayerPrecision:
         target = self.format_of(role)
         if target is None:
             return Operand(x, None)
+        return self._rounded_in_product(role, target, x) or Operand(self.round(role, x, axis), target.format)
+
+    def _rounded_in_product(self, role: str, target: RoleFormat, x: torch.Tensor) -> Operand | None:
         choices = Choices(target.rounding, target.scale_rule, self.overflow_of(role))
         alone = not self.is_observed and target.shift is None and self.recipe.product == "exact"
         alone = alone and goes_by_panels(x) and not torch.compiler.is_compiling()
         if alone and ops.rounds_in_product(target.format, choices):
             return Operand(x.detach(), target.format, choices)
-        return Operand(self.round(role, x, axis), target.format)
+        return None
+
+    def packed_both(
+        self, x: torch.Tensor, along_rows: tuple[str, str], along_columns: tuple[str, str]
+    ) -> tuple[Operand, Operand] | None:
+        """Return the matrix ``x`` as operands of products that sum along axis 1 and along axis 0.
+
+        A device rounds and packs both from one read. None where it does not, or rounds on another way: each
+        operand is then what :meth:`operand` returns, with the same bits.
+
+        Args:
+            x: (m, n).
+            along_rows: the role of the first operand, and that of the other factor of its product.
+            along_columns: likewise of the second.
+        """
+        if torch.compiler.is_compiling() or not ops.multiplies_rounded(x):
+            return None
+        found = []
+        for role, other in (along_rows, along_columns):
+            target, factor = self.format_of(role), self.format_of(other)
+            if target is None or factor is None or not ops.multiplies_packed(target.format, factor.format):
+                return None
+            found.append(self._rounded_in_product(role, target, x))
+        rows, columns = found
+        if rows is None or columns is None:
+            return None
+        both = ops.quantize_both(rows.values, rows.rounding, columns.rounding)
+        return None if both is None else (rows._replace(parts=both[0]), columns._replace(parts=both[1]))
 
     def overflow_of(self, role: str) -> str | None:
         """Return what becomes of values beyond the largest; None is the format's own way.

@@ -14,7 +14,7 @@ from fewbits.kernels import ops
 from fewbits.nn.layer_precision import LayerPrecision, Operand, goes_by_panels
 from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products_by_addition import product_by_addition
-from fewbits.nn.saved_activations import SavedActivation, Tensors, save_activation
+from fewbits.nn.saved_activations import SavedActivation, Tensors, save_activation, save_beside_forward
 from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
 
 # Asked once: torch.compile cannot look into the question.
@@ -30,7 +30,9 @@ def multiply(a: Operand, b: Operand, precision: LayerPrecision, role: str = "") 
     dtype = a.values.dtype
     if _by_panels(a, b, precision):
         right = b.values if b.format else b.values.to(dtype)
-        wide = ops.rounded_product(a.values, right, (a.format, b.format), (a.choices, b.choices), dtype)
+        wide = ops.rounded_product(
+            a.values, right, (a.format, b.format), (a.choices, b.choices), dtype, (a.parts, b.parts)
+        )
         return precision.to_flow(role, wide, dtype) if role else wide
     left, right = a.rounded(-1), b.rounded(-2)
     if precision.recipe.product == "add":
@@ -131,10 +133,15 @@ class _Linear(torch.autograd.Function):
     ) -> torch.Tensor:
         ctx.precision, ctx.size = precision, x.shape
         rows = x.reshape(-1, x.shape[-1])
-        a = precision.operand("forward_activation", rows, 1)
-        b = precision.operand("forward_weight", weight, 1)
+        saves = graded and ctx.needs_input_grad[1]
+        both = save_beside_forward(x, rows.shape, precision) if saves else None
         saved: Tensors = ()
-        if graded and ctx.needs_input_grad[1]:
+        if both is not None:
+            a, ctx.activation, saved = both
+        else:
+            a = precision.operand("forward_activation", rows, 1)
+        b = precision.operand("forward_weight", weight, 1)
+        if saves and both is None:
             ctx.activation, saved = save_activation(x, "dw_activation", 0, rows.shape, precision)
         ctx.save_for_backward(weight, *saved)
         return multiply(a, b.mT, precision).reshape(*x.shape[:-1], weight.shape[0])
@@ -147,13 +154,16 @@ class _Linear(torch.autograd.Function):
         weight, *saved = ctx.saved_tensors
         precision: LayerPrecision = ctx.precision
         g = gradient.reshape(-1, gradient.shape[-1])
-        of_x = of_weight = None
+        of_x = of_weight = along_rows = along_columns = None
+        if all(ctx.needs_input_grad[:2]):
+            both = precision.packed_both(g, ("dx_gradient", "dx_weight"), ("dw_gradient", "dw_activation"))
+            along_rows, along_columns = both or (None, None)
         if ctx.needs_input_grad[0]:
-            left = precision.operand("dx_gradient", g, 1)
+            left = along_rows or precision.operand("dx_gradient", g, 1)
             right = precision.operand("dx_weight", weight, 0)
             of_x = multiply(left, right, precision, "input_gradient").reshape(ctx.size)
         if ctx.needs_input_grad[1]:
-            left = precision.operand("dw_gradient", g, 0).mT
+            left = (along_columns or precision.operand("dw_gradient", g, 0)).mT
             right = _saved(ctx.activation, saved, precision)
             # Autograd makes it what the parameter takes.
             of_weight = multiply(left, right, precision, "weight_gradient")

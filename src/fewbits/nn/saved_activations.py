@@ -18,7 +18,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from fewbits.kernels import ops
 from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices
-from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.nn.layer_precision import LayerPrecision, Operand
 from fewbits.recipes import RoleFormat
 from fewbits.recipes.rounding import fresh_seed, power
 
@@ -85,6 +85,35 @@ def save_activation(
     return saved, tensors
 
 
+def save_beside_forward(
+    x: torch.Tensor, shape: torch.Size, precision: LayerPrecision
+) -> tuple[Operand, SavedActivation, Tensors] | None:
+    """Return the operand of the forward product too, where a device packs both from one read of ``x``.
+
+    None elsewhere, and where ``x`` is not packed here.
+
+    Args:
+        x: the activation, as it enters the layer.
+        shape: (m, k), in which the forward product sums along k, and the backward one along m.
+        precision: of the layer.
+    """
+    target = precision.format_of("dw_activation")
+    if target is None or not (precision.packs_activations and ops.multiplies_rounded(x)):
+        return None
+    saved = SavedActivation(precision, "dw_activation", 0, shape, x.dtype, None, True)
+    if _kept_anyway(x) or not _saves(x, target, saved) or _known(x, target, saved) is not None:
+        return None
+    both = precision.packed_both(
+        x.detach().reshape(shape), ("forward_activation", "forward_weight"), ("dw_activation", "dw_gradient")
+    )
+    if both is None:
+        return None
+    codes, scales = both[1].parts
+    tensors = (codes, scales, None, None, None)
+    _remember(x, target, saved, tensors)
+    return both[0], saved, tensors
+
+
 def _kept_anyway(x: torch.Tensor) -> bool:
     """Whether the function that x comes from keeps it for its own gradient, as relu and tanh do."""
     if torch.compiler.is_compiling():
@@ -131,12 +160,23 @@ def _shared(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tens
     """Return what ``x`` is packed as; once for all layers that keep it the same way."""
     if torch.compiler.is_compiling():
         return _pack(x, target, saved)
-    key = (target, saved.axis, saved.shape, x._version)
-    known = _SHARED.setdefault(x, {})
-    tensors = tuple(None if reference is None else reference() for reference in known.get(key, ()))
-    if not tensors or any(
-        t is None and reference is not None for t, reference in zip(tensors, known[key], strict=True)
-    ):
+    tensors = _known(x, target, saved)
+    if tensors is None:
         tensors = _pack(x, target, saved)
-        known[key] = [None if t is None else weakref.ref(t) for t in tensors]
+        _remember(x, target, saved, tensors)
     return tensors
+
+
+def _known(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tensors | None:
+    """Return what ``x`` was packed as for another layer that still keeps it."""
+    references = _SHARED.get(x, {}).get((target, saved.axis, saved.shape, x._version))
+    if references is None:
+        return None
+    tensors = tuple(None if reference is None else reference() for reference in references)
+    gone = any(t is None and r is not None for t, r in zip(tensors, references, strict=True))
+    return None if gone else tensors
+
+
+def _remember(x: torch.Tensor, target: RoleFormat, saved: SavedActivation, tensors: Tensors) -> None:
+    references = [None if t is None else weakref.ref(t) for t in tensors]
+    _SHARED.setdefault(x, {})[target, saved.axis, saved.shape, x._version] = references

@@ -336,6 +336,58 @@ def _layer() -> Sentences:
     )
 
 
+def _results(recipe: str) -> list[torch.Tensor]:
+    """Return the result and the gradients of two layers that take one input, and one after relu."""
+    torch.manual_seed(11)
+    linear = [torch.nn.Linear(k, n) for k, n in ((40, 33), (40, 33), (33, 7))]
+    model = fb.prepare(torch.nn.ModuleList(linear), recipe)
+    first, second, last = model
+    x = (torch.randn(5, 7, 40) * 8).requires_grad_()
+    with torch.no_grad():
+        x[0, 0, :3] = torch.tensor([torch.inf, 1e-30, 3e38])
+        x[1, 2] = 0.0
+    y = last((first(x) + second(x)).relu())
+    y.float().square().sum().backward()
+    return [y, x.grad, *(p.grad for p in model.parameters())]
+
+
+def _layers_by_both_axes() -> Sentences:
+    """Yield where layers whose operands are packed from one read differ from layers that pack each alone."""
+    launched: list[Any] = []
+    run = by_triton.quantize_both
+
+    def recorded(*args: Any) -> list[torch.Tensor]:
+        launched.append(args)
+        return run(*args)
+
+    def scaled_twice(*args: Any) -> list[torch.Tensor]:
+        *rest, scales = run(*args)
+        return [*rest, scales + 1]
+
+    mixed = "mx:weight=mxfp4,activation=mxfp8_e4m3,gradient=mxfp8_e5m2/rceil,vector=fp32"
+    for recipe, expected in (
+        ("mxfp8", 5),
+        (mixed, 4),  # float32 flows: both layers of one input keep it once
+        ("mx:weight=mxfp4,activation=mxfp8_e4m3,gradient=mxfp6_e3m2/stochastic,vector=fp32", 1),
+        ("mx9", 0),  # its products of the backward pass are torch's
+        ("fp32", 0),
+    ):
+        launched.clear()
+        with patch.object(by_triton, "quantize_both", recorded):
+            found = _results(recipe)
+        count = len(launched)
+        yield None if count == expected else f"{recipe}: {count} operands from one read, not {expected}"
+        with patch.object(by_triton, "quantizes_both", lambda *_: False):
+            wanted = _results(recipe)
+        for i, (mine, theirs) in enumerate(zip(found, wanted, strict=True)):
+            yield difference(None, _array(mine.detach()), _array(theirs.detach()), f"{recipe}: result {i}")
+    with patch.object(by_triton, "quantize_both", scaled_twice):
+        broken = _results("mxfp8")
+    wanted = _results("mxfp8")
+    same = [torch.equal(*both) for both in zip(broken, wanted, strict=True)]
+    yield "scales of columns that are wrong change no gradient" if all(same[2:]) else None
+
+
 def _broken() -> Sentences:
     """Yield what is found where one function of the kernels is replaced by a wrong one."""
     x = torch.randn(3, 40, generator=torch.Generator().manual_seed(9))
@@ -359,6 +411,7 @@ def _broken() -> Sentences:
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
     "others": (_amax, _both_axes, _feedback, _ranks),
     "products": (_vectors, _matrices, _far_scales, _stacks, _surface),
+    "layers": (_layers_by_both_axes,),
     "broken": (_broken,),
 }
 

@@ -52,6 +52,12 @@ def test_products_and_layers_are_within_their_bounds() -> None:
     assert sentences == []
 
 
+def test_layers_whose_operands_are_packed_from_one_read_keep_their_bits() -> None:
+    sentences, compared = interpreted("layers")
+    assert compared >= 40
+    assert sentences == []
+
+
 def test_kernels_that_are_broken_are_told_from_the_definition() -> None:
     sentences, compared = interpreted("broken")
     assert len(sentences) == compared == 3

@@ -1,7 +1,7 @@
 """The operators of torch, here and nowhere else: schema, shape function, gradient, vmap, sharding."""
 
-from fewbits.kernels.ops.by_triton import multiplies_rounded
-from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize
+from fewbits.kernels.ops.by_triton import multiplies_packed, multiplies_rounded
+from fewbits.kernels.ops.conversions import dequantize, fake_quantize, quantize, quantize_both
 from fewbits.kernels.ops.flat import (
     dequantize_add,
     dequantize_flat,
@@ -37,9 +37,11 @@ __all__ = [
     "gemv",
     "gemv_int8",
     "largest_finite",
+    "multiplies_packed",
     "multiplies_rounded",
     "plane_product",
     "quantize",
+    "quantize_both",
     "quantize_flat",
     "quantize_with_feedback",
     "rounded_product",

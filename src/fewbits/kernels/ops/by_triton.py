@@ -14,7 +14,7 @@ from fewbits.formats import Format
 from fewbits.graphs import constant_in_graphs
 from fewbits.kernels.bits.options import Options, options
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
-from fewbits.kernels.ops.backends import active_backend
+from fewbits.kernels.ops.backends import active_backend, is_native
 
 Parts = tuple[torch.Tensor | None, ...]
 
@@ -58,6 +58,29 @@ def quantize(
     return [part for part in parts if part is not None]
 
 
+def quantizes_both(x: torch.Tensor, rows: tuple[Format, Options], columns: tuple[Format, Options]) -> bool:
+    """Return whether :func:`quantize_both` packs the matrix ``x``."""
+    if x.ndim != 2 or not all(takes(x, *along) for along in (rows, columns)):
+        return False
+    from fewbits.kernels.triton.quantize import both_axes as kernels
+
+    return kernels.quantizes_both(rows, columns)
+
+
+def quantize_both(
+    x: torch.Tensor, rows: tuple[Format, Options], columns: tuple[Format, Options]
+) -> list[torch.Tensor]:
+    """Return the packed parts that the formats have, along the rows and then along the columns of ``x``.
+
+    :func:`quantizes_both` is true.
+    """
+    from fewbits.kernels.triton.quantize import both_axes as kernels
+
+    with torch.cuda.device_of(x):
+        found = kernels.quantize_both(x.detach().resolve_neg(), rows, columns)
+    return [part for parts in found for part in parts if part is not None]
+
+
 def dequantize(
     parts: Parts, format: Format, shape: tuple[int, ...], axis: int, dtype: torch.dtype
 ) -> torch.Tensor:
@@ -83,7 +106,7 @@ def multiplies_rounded(x: torch.Tensor) -> bool:
     It is where the chip multiplies by block scales, and where Triton is interpreted. Other chips multiply
     values that were rounded before by their library's own kernels.
     """
-    return active_backend(x.device) == "triton" and _scales_products(x.device)
+    return not is_native(x) and active_backend(x.device) == "triton" and _scales_products(x.device)
 
 
 @constant_in_graphs
@@ -93,17 +116,25 @@ def _scales_products(device: torch.device) -> bool:
     return device.type == "cpu" or scales_products(device)
 
 
+def multiplies_packed(a: Format, b: Format) -> bool:
+    """Return whether :func:`rounded_product` multiplies these formats however both were rounded."""
+    from fewbits.kernels.triton.gemm import product as products
+
+    return None not in (_as_they_are(a), _as_they_are(b)) and products.multiplies(a, b)
+
+
 def rounded_product(
     a: torch.Tensor,
     b: torch.Tensor,
     formats: tuple[Format | None, Format | None],
     chosen: tuple[Options | None, Options | None],
     dtype: torch.dtype,
+    parts: tuple[Parts | None, Parts | None] = (None, None),
 ) -> torch.Tensor | None:
     """Return ``a @ b``, (..., m, k) times (..., k, n), of operands that are rounded along k first.
 
     Both are packed once, and multiplied packed. None where Triton has no kernel for it. Operands without
-    options are in their formats already.
+    options are in their formats already; those with ``parts`` were packed along k before.
     """
     (format_a, format_b), (options_a, options_b) = formats, chosen
     if format_a is None or format_b is None:
@@ -119,8 +150,8 @@ def rounded_product(
     if stack > _MOST_IN_STACK or not products.multiplies(format_a, format_b):
         return None
     with torch.cuda.device_of(a):
-        left = _packed(a, format_a, -1, options_a)
-        right = _packed(b, format_b, -2, options_b)
+        left = parts[0] or _packed(a, format_a, -1, options_a)
+        right = parts[1] or _packed(b, format_b, -2, options_b)
         m, k, n = *a.shape[-2:], b.shape[-1]
         shape = (stack, m, n, k)
         return products.product(left, format_a, right, format_b, shape, dtype).view(*a.shape[:-1], n)

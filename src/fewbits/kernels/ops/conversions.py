@@ -146,6 +146,26 @@ def _not_of_a_batch(info: Any, in_dims: Any, x: torch.Tensor, axis: int, format:
 torch.library.register_vmap("fewbits::quantize", _not_of_a_batch, lib=LIBRARY)
 
 
+def _quantize_both(
+    x: torch.Tensor, of_rows: str, of_columns: str, options_rows: str, options_columns: str
+) -> list[torch.Tensor]:
+    along = [
+        (read_format(format), read_options(options, 0))
+        for format, options in ((of_rows, options_rows), (of_columns, options_columns))
+    ]
+    if not is_native(x) and by_triton.quantizes_both(x, along[0], along[1]):
+        return by_triton.quantize_both(x, along[0], along[1])
+    rows = _quantize(x, 1, of_rows, options_rows, 0, None)
+    return [*rows, *_quantize(x, 0, of_columns, options_columns, 0, None)]
+
+
+def _empty_both(x: torch.Tensor, of_rows: str, of_columns: str, *_: Any) -> list[torch.Tensor]:
+    return [*_empty_codes(x, 1, of_rows), *_empty_codes(x, 0, of_columns)]
+
+
+define(_quantize_both, _empty_both)
+
+
 def _dequantize(
     codes: torch.Tensor,
     scales: torch.Tensor | None,
@@ -193,6 +213,27 @@ def quantize(
         return _fused_quantize(x, axis, text, options, seed, amax)
     parts: list[torch.Tensor] = call(x, axis, text, options, seed, amax)
     return parts
+
+
+def quantize_both(
+    x: torch.Tensor, rows: tuple[Format, Choices], columns: tuple[Format, Choices]
+) -> tuple[by_triton.Parts, by_triton.Parts] | None:
+    """Return codes and scales of a matrix with blocks along its rows, and along its columns, from one read.
+
+    They are those of :func:`quantize` along the axes 1 and 0. None where no kernel does both at once.
+
+    Args:
+        x: (m, n), on a device where :func:`multiplies_rounded` is true.
+        rows: a format of codes and scales, and how to round to it.
+        columns: likewise.
+    """
+    along = [(format, decide(format, choices)) for format, choices in (rows, columns)]
+    looks = any(chosen.nonfinite == "raise" for _, chosen in along)  # that is a pass of its own
+    if looks or is_native(x) or not by_triton.quantizes_both(x, along[0], along[1]):
+        return None
+    texts = [format.grammar for format, _ in along], [chosen.text for _, chosen in along]
+    parts = torch.ops.fewbits.quantize_both(x.detach(), *texts[0], *texts[1])
+    return tuple(parts[:2]), tuple(parts[2:])
 
 
 def dequantize(

@@ -15,6 +15,7 @@ from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
 from fewbits.kernels.ops import by_triton, tensors
 from fewbits.kernels.ops.backends import is_native
+from fewbits.kernels.ops.by_triton import Parts
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
@@ -243,10 +244,15 @@ def _rounded_product(
     options_a: str,
     options_b: str,
     dtype: torch.dtype,
+    codes_a: torch.Tensor | None = None,
+    scales_a: torch.Tensor | None = None,
+    codes_b: torch.Tensor | None = None,
+    scales_b: torch.Tensor | None = None,
 ) -> torch.Tensor:
     formats, chosen = (_format(format_a), _format(format_b)), (_options(options_a), _options(options_b))
     if not is_native(a):
-        found = by_triton.rounded_product(a, b, formats, chosen, dtype)
+        parts = _parts(codes_a, scales_a), _parts(codes_b, scales_b)
+        found = by_triton.rounded_product(a, b, formats, chosen, dtype, parts)
         if found is not None:
             return found
         with exact_arithmetic():
@@ -261,6 +267,10 @@ def _rounded_product(
     return y
 
 
+def _parts(codes: torch.Tensor | None, scales: torch.Tensor | None) -> Parts | None:
+    return None if codes is None else (codes, scales, None, None)
+
+
 def _rounded(x: torch.Tensor, axis: int, format: str, options: str) -> torch.Tensor:
     """Return a factor rounded to its format, if it has options that say how."""
     if not options:
@@ -268,8 +278,17 @@ def _rounded(x: torch.Tensor, axis: int, format: str, options: str) -> torch.Ten
     return portable.fake_quantize(x, read_format(format), x.ndim + axis, read_options(options, 0), None)
 
 
-def _empty_stack(a: torch.Tensor, b: torch.Tensor, *rest: Any) -> torch.Tensor:
-    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=rest[-1])
+def _empty_stack(
+    a: torch.Tensor,
+    b: torch.Tensor,
+    format_a: str,
+    format_b: str,
+    options_a: str,
+    options_b: str,
+    dtype: torch.dtype,
+    *_: Any,
+) -> torch.Tensor:
+    return a.new_empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
 
 
 define(_rounded_product, _empty_stack)
@@ -305,6 +324,7 @@ def rounded_product(
     formats: tuple[Format | None, Format | None],
     choices: tuple[Choices | None, Choices | None] = (None, None),
     dtype: torch.dtype = torch.float32,
+    parts: tuple[Parts, Parts] = ((), ()),
 ) -> torch.Tensor:
     """Return ``a @ b``, (..., m, k) times (..., k, n) with the same leading axes.
 
@@ -318,12 +338,15 @@ def rounded_product(
             None where they are rounded already. The derivatives are those of the product of a and b as they
             are given.
         dtype: of the result, float32 or bfloat16.
+        parts: codes and scales of matrices that :func:`quantize_both` packed along k by these choices, which
+            its backend then multiplies in place of the values; of others none.
     """
     texts = ["" if f is None else f.grammar for f in formats]
     chosen = [
         "" if f is None or c is None else decide(f, c).text for f, c in zip(formats, choices, strict=True)
     ]
-    y: torch.Tensor = torch.ops.fewbits.rounded_product(a, b, *texts, *chosen, dtype)
+    given = [part for of in parts for part in of or (None, None)] if any(parts) else []
+    y: torch.Tensor = torch.ops.fewbits.rounded_product(a, b, *texts, *chosen, dtype, *given)
     return y
 
 
