@@ -32,7 +32,7 @@ def wide(x: Any) -> Any:
 def assert_close(
     ours: jax.Array, theirs: torch.Tensor, magnitude: Any, terms: int, rounded: Any = None
 ) -> None:
-    """Fail beyond what two orders of float32 sums can differ by, each rounded once, by default to its own dtype."""
+    """Fail beyond what two orders of float32 sums differ by, each rounded once: to its dtype, if not said."""
     rounded = rounded or DTYPES[theirs.dtype]
     bound = 2 * (terms + 2) * 2.0**-24 * magnitude
     bound = bound + (2 * UNIT[rounded] * np.abs(wide(theirs)) if rounded != jnp.float32 else 0)

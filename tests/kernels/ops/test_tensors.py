@@ -7,6 +7,7 @@ import torch
 
 import fewbits as fb
 from fewbits import kernels
+from fewbits.formats import parse
 from fewbits.formats.pattern import pattern
 from fewbits.kernels import native, ops
 from fewbits.kernels.arrays import nm
@@ -25,10 +26,22 @@ def parts(q: fb.NarrowTensor) -> list[torch.Tensor]:
     return [part for part in q.pieces if part is not None]
 
 
+def both(*names: str) -> list[torch.Tensor]:
+    formats = [parse(name) for name in names]
+    chosen = [options(format).text for format in formats]
+    found = torch.ops.fewbits.quantize_both(X, *(format.grammar for format in formats), *chosen)
+    wanted = [
+        p for name, axis in zip(names, (1, 0), strict=True) for p in parts(fb.quantize(X, name, axis=axis))
+    ]
+    assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+    return list(found)
+
+
 # Every operator by its name, so that a new one has to appear here.
 RESULTS: dict[str, Results] = {
     "fake_quantize": lambda: [fb.fake_quantize(X.to(d), "mxfp4") for d in FLOATS],
     "quantize": lambda: [p for name in ("mxfp4", "mx6", "nvfp4") for p in parts(fb.quantize(X, name))],
+    "quantize_both": lambda: both("mxfp4", "mxfp8_e4m3"),
     "dequantize": lambda: [fb.quantize(X.to(d), "mxfp4").dequantize() for d in FLOATS],
     "gemv": lambda: [X[:2] @ fb.quantize(X, "mxfp4").t()],
     "gemv_int8": lambda: [fb.matvec(fb.quantize(X, "mxfp4"), X[:2], activation="int8_32")],
