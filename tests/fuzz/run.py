@@ -39,13 +39,17 @@ def fuzz(
     seconds: float,
     seed: int,
     findings: Path,
+    executions: int = 1 << 62,
     hang_seconds: float = 5.0,
     memory: int = 1 << 30,
 ) -> Result:
-    """Fuzz for a time; a process that dies, hangs or grows by more than ``memory`` bytes is a finding."""
+    """Fuzz for a time, or for so many executions where these end sooner.
+
+    A process that dies, hangs or grows by more than ``memory`` bytes is a finding.
+    """
     result, end = Result(), time.monotonic() + seconds
-    while (left := end - time.monotonic()) > 0:
-        _one_process(result, target, left, seed, findings, hang_seconds, memory)
+    while (left := end - time.monotonic()) > 0 and (more := executions - result.executions) > 0:
+        _one_process(result, target, left, more, seed, findings, hang_seconds, memory)
         seed += 1  # another one: the same inputs would end it again
     return result
 
@@ -54,6 +58,7 @@ def _one_process(
     result: Result,
     target: str,
     seconds: float,
+    executions: int,
     seed: int,
     findings: Path,
     hang: float,
@@ -69,6 +74,8 @@ def _one_process(
             target,
             "--seconds",
             str(seconds),
+            "--executions",
+            str(executions),
             "--seed",
             str(seed),
         ]
@@ -80,8 +87,8 @@ def _one_process(
             child.kill()
             child.wait()
         octets = Path(shared.name).read_bytes()
-        executions, accepted, length = HEAD.unpack(octets[: HEAD.size])
-        result.executions += executions
+        _, done, accepted, length = HEAD.unpack(octets[: HEAD.size])
+        result.executions += done
         result.accepted += accepted
         told.seek(0)
         result.findings += [line.rstrip() for line in told if line.startswith("finding: ")]
@@ -99,12 +106,11 @@ def _watch(
     while child.poll() is None:
         time.sleep(POLL_SECONDS)
         with shared.open("rb") as file:
-            count = HEAD.unpack(file.read(HEAD.size))[0]
+            warm, count, *_ = HEAD.unpack(file.read(HEAD.size))
         now, (cpu, runs) = time.monotonic(), _work_of(child.pid)
         idle = 0 if runs or count != before else idle + 1  # looks at it; the clock may jump over a pause
         if count != before:
             before, worked = count, cpu
-        warm = before > 1  # the first execution loads what is loaded when first used
         if warm and not resident:
             resident, begun = _resident(child.pid), now
         # Its own time, so that a busy machine is no finding.

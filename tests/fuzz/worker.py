@@ -18,7 +18,8 @@ from typing import Any
 
 from tests.fuzz.target import LARGEST, Target, mutated
 
-HEAD = struct.Struct("<QQQ")  # executions begun, executions accepted, length of the input that follows
+# Whether the seeds are done, executions begun, executions accepted, length of the input that follows.
+HEAD = struct.Struct("<QQQQ")
 _KEPT = 1000  # accepted inputs to go on from
 
 
@@ -35,7 +36,7 @@ class Session:
 
     def __init__(self, target: Target, seed: int, findings: Path, shared: Any = None) -> None:
         self.target, self.seed, self.findings, self.shared = target, seed, findings, shared
-        self.executions = self.accepted = 0
+        self.executions = self.accepted = self.warm = 0
         self.found: dict[str, Path] = {}  # where it was raised -> the first input that did
         self.folder = Path(tempfile.mkdtemp(prefix="fewbits-fuzz-"))
         self.corpus = list(target.seeds())
@@ -45,7 +46,7 @@ class Session:
         self.executions += 1
         if self.shared is not None:
             self.shared[HEAD.size : HEAD.size + len(data)] = data
-            self.shared[: HEAD.size] = HEAD.pack(self.executions, self.accepted, len(data))
+        self.tell(len(data))
         try:
             accepted = self.target.run(data, self.folder)
         except Exception as error:
@@ -58,6 +59,17 @@ class Session:
             self.accepted += 1
             if len(self.corpus) < _KEPT:
                 self.corpus.append(data)
+
+    def warm_up(self) -> None:
+        """Run the seeds: what is loaded when it is first used counts for no input that follows."""
+        for seed in tuple(self.corpus):
+            self.one(seed)
+        self.warm = 1
+
+    def tell(self, length: int) -> None:
+        """Show the supervisor how far this is; the input that runs now has ``length`` bytes."""
+        if self.shared is not None:
+            self.shared[: HEAD.size] = HEAD.pack(self.warm, self.executions, self.accepted, length)
 
     def _report(self, data: bytes, error: Exception) -> None:
         frames = traceback.extract_tb(error.__traceback__)
@@ -92,19 +104,22 @@ def saved(findings: Path, where: str, data: bytes) -> Path:
 
 
 def main() -> None:
-    """Work for a time; findings are printed as they are found."""
+    """Work for a time or a number of executions; findings are printed as they are found."""
     options = argparse.ArgumentParser()
     options.add_argument("target")
-    for name, kind in (("seconds", float), ("seed", int), ("findings", Path), ("shared", Path)):
+    given_by = {"seconds": float, "executions": int, "seed": int, "findings": Path, "shared": Path}
+    for name, kind in given_by.items():
         options.add_argument(f"--{name}", type=kind, required=True)
     given = options.parse_args()
     warnings.simplefilter("ignore")  # of NumPy, about values that are meant to be extreme
     target = target_of(given.target)
     with given.shared.open("r+b") as file:
         session = Session(target, given.seed, given.findings, mmap.mmap(file.fileno(), HEAD.size + LARGEST))
-    end = time.monotonic() + given.seconds
-    session.explore(lambda: time.monotonic() < end)
-    session.close()
+        session.warm_up()
+        end = time.monotonic() + given.seconds
+        session.explore(lambda: session.executions < given.executions and time.monotonic() < end)
+        session.tell(0)
+        session.close()
 
 
 if __name__ == "__main__":

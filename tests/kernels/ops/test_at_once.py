@@ -429,6 +429,22 @@ def test_other_operands_of_a_product_go_the_long_way(calls: list[str]) -> None:
         fb.matvec(W, X.bfloat16())
 
 
+def test_parts_at_addresses_that_fit_no_number_are_copied_first(calls: list[str]) -> None:
+    q = fb.quantize(torch.randn(5, 64, generator=torch.Generator().manual_seed(5)), "nvfp4")
+    wanted, product = q.dequantize(), fb.matvec(q, X)
+    *narrow, outer = q.pieces
+    assert outer is not None
+    assert outer.dtype == torch.float32
+    octets = bytearray(b"." + outer.numpy().tobytes())  # as in a file whose header has an odd length
+    moved = torch.frombuffer(octets, dtype=outer.dtype, offset=1).view(outer.shape)
+    assert moved.data_ptr() % 4
+    calls.clear()
+    loaded = fb.NarrowTensor((*narrow, moved), q.format, q.shape, q.axis, q.dtype)
+    assert torch.equal(loaded.dequantize(), wanted)
+    assert torch.equal(fb.matvec(loaded, X), product)
+    assert calls == []
+
+
 def test_memory_that_was_given_back_is_refused() -> None:
     q = fb.quantize(X, "mxfp4")
     q.codes.untyped_storage().resize_(0)

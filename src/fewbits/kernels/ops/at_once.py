@@ -150,13 +150,16 @@ def _is_native(parts: Pieces, *others: torch.Tensor) -> bool:
 
 
 def _lent_parts(parts: Pieces) -> list[tuple[int, int] | None] | None:
-    """Return the memory of parts on the CPU in C order."""
+    """Return the memory of parts on the CPU in C order, each at an address that fits its items."""
     lent: list[tuple[int, int] | None] = []
     for part in parts:
         if part is None:
             lent.append(None)
-        elif type(part) is torch.Tensor and part.is_cpu and part.is_contiguous():
-            lent.append((part.data_ptr(), part.numel()))
-        else:
+            continue
+        if type(part) is not torch.Tensor or not part.is_cpu or not part.is_contiguous():
             return None
+        address = part.data_ptr()
+        if address % part.itemsize:  # where a file holds it: the operator copies it first
+            return None
+        lent.append((address, part.numel()))
     return lent
