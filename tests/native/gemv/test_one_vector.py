@@ -75,9 +75,12 @@ def test_a_vector_with_a_single_one_gives_a_column(name: str, isa: str) -> None:
         assert torch.equal(fb.matvec(q, x)[0], w[:, place]), place
 
 
-@pytest.mark.parametrize("name", [*FORMATS[:8], *FORMATS[18:19], "msfp13", "msfp14", "msfp15", "nvfp4", *NIBBLES])
+@pytest.mark.parametrize("name", [*FORMATS[:8], *FORMATS[18:19], "msfp13", "msfp14", "msfp15", *NIBBLES])
 def test_subnormals_times_large_weights_are_not_lost(name: str, isa: str) -> None:
-    """Elements are multiplied as whole numbers, half a step too: each product is a multiple of x."""
+    """Elements are multiplied as whole numbers, half a step too: each product is a multiple of x.
+
+    With two levels of scales the sum that the outer one multiplies is subnormal itself.
+    """
     q = fb.quantize(normal(5, 544) * 2.0**110, name)
     x = torch.randint(-3, 4, (1, 544), generator=torch.Generator().manual_seed(1)).float() * 2.0**-149
     assert unlike(q, x, fb.matvec(q, x)) is None
