@@ -77,7 +77,7 @@ inline Nibbles nibbles_of(const Gemv& job, bool in_units) {
     const i64 size = has_blocks(f) ? f.block : nibbles_at_once;
     const bool threes = comes_in_threes(f);
     Nibbles k{};
-    k.log_size = log2_of(size);
+    k.log_size = has_blocks(f) ? log2_of(size) : 62;  // without blocks every value has the first scale
     k.covered = job.n / nibbles_at_once * nibbles_at_once;
     alignas(64) i32 codes[16];
     alignas(64) float ones[16], table[16] = {};
