@@ -114,7 +114,7 @@ inline Groups groups_of(const Gemv& job, const Format& f) {
     q.n = job.n / q.segment * q.segment;
     const i32 bits = bits_of_element(f);
     q.in_block = group_block * bits / 8;
-    q.scales = nibbles_of(job);
+    q.scales = nibbles_of(job, false);
     alignas(64) u16 even[32];
     // Two registers hold 64 pairs of codes; the even pairs are positions 0 and 1 of each group, the odd ones 2 and 3.
     for (i32 i = 0; i < 32; ++i) even[i] = static_cast<u16>(2 * i);

@@ -1,30 +1,40 @@
-// Lines of four-bit codes times vectors of float32. Codes are looked up where they lie in a register, so values come apart in
-// an order that fits the register, and vectors are put into that order once.
+// Lines of four-bit codes times vectors of float32; with AVX2 also of three bits whose pairs have shifts. Codes are looked up
+// where they lie in a register, so values come apart in an order that fits the register, and vectors are put into that order once.
 #pragma once
 
+#include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
+#include "kernels/gemv/decoded_lines.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 
 namespace nibbles {
 
+using decode_sixteen::code_decoder_of;
+using decoded_lines::dot_decoded;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
-using numbers::bits_of, numbers::is_power_of_two, numbers::least, numbers::log2_of;
+using numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::least, numbers::log2_of,
+    numbers::magnitude_mask, numbers::power_of_two;
 using rounding::constants_of, rounding::decode_all;
 
 #if defined(__AVX2__)
 
 // Scales are decoded ahead of their products, those of 4,096 values at a time. Lines go four at a time, because the
 // vector is seldom in the nearest cache whole and would be read again for each.
-constexpr i64 scaled_together = 4096, most_scales = scaled_together / 8, lines_at_once = 4;
+constexpr i64 scaled_together = 4096, most_scales = scaled_together / 8;
 
 // Bytes that codes are asked for ahead of their use: with 1 KiB a memory that answers late kept the CPU waiting.
 constexpr i64 prefetched = 2048;
 
 #if defined(__AVX512F__)
-constexpr i64 nibbles_at_once = 128;
+constexpr i64 nibbles_at_once = 128, lines_at_once = 4;
 #else
-constexpr i64 nibbles_at_once = 64;
+constexpr i64 nibbles_at_once = 64, lines_at_once = 2, lines_in_turn = 32;
+#endif
+
+#if !defined(__AVX512F__)
+// Values that share a scale: 8, 16, half a group of 64, or whole groups.
+enum class Sharing : i32 { eights, sixteens, halves, groups };
 #endif
 
 // What the lines of one job share.
@@ -35,8 +45,8 @@ struct Nibbles {
 #else
     __m256i low, high;  // bits 16 to 23 and 24 to 31 of the 16 codes, in both halves: the other bits are zero
     __m256i pick[2];    // which scale of a group the lanes of either half of it take
-    bool halves;        // whether these differ
 #endif
+    float unit;    // what one of the table is worth
     i64 log_size;  // of blocks; no division in the loop: one takes longer than a group
     i64 covered;   // values of a line in whole groups
 };
@@ -48,24 +58,39 @@ inline bool comes_in_nibbles(const Format& f) {
     return !f.tabled && f.grid.bits == 4 && blocks && f.scales != Scales::shifted;
 }
 
-// Whether one vector is multiplied here.
-inline bool takes_nibbles(const Gemv& job) { return job.batch == 1 && comes_in_nibbles(job.format); }
+// Whether codes become nibbles: with the shift of its pair a code of three bits is one of sixteen values.
+inline bool comes_in_threes([[maybe_unused]] const Format& f) {
+#if defined(__AVX512F__)
+    return false;  // looked_up_lines takes them
+#else
+    const bool shifts = f.scales == Scales::shifted && f.shift_bits == 1 && f.sub_block == 2;
+    return !f.tabled && f.grid.bits == 3 && !f.grid.has_nan && shifts && f.block >= 16 && is_power_of_two(f.block);
+#endif
+}
 
-inline Nibbles nibbles_of(const Gemv& job) {
+// Whether one vector is multiplied here.
+inline bool takes_nibbles(const Gemv& job) { return job.batch == 1 && (comes_in_nibbles(job.format) || comes_in_threes(job.format)); }
+
+// With `in_units` the table has whole numbers: products of a subnormal with them lose nothing, with a half they could.
+inline Nibbles nibbles_of(const Gemv& job, bool in_units) {
     const Format& f = job.format;
     const i64 size = has_blocks(f) ? f.block : nibbles_at_once;
+    const bool threes = comes_in_threes(f);
     Nibbles k{};
-    k.log_size = log2_of(size);
+    k.log_size = has_blocks(f) ? log2_of(size) : 62;  // without blocks every value has the first scale
     k.covered = job.n / nibbles_at_once * nibbles_at_once;
     alignas(64) i32 codes[16];
     alignas(64) float ones[16], table[16] = {};
     // All codes, and the scale of values that have none.
     for (i32 i = 0; i < 16; ++i) {
-        codes[i] = i;
-        ones[i] = 1.0f;
+        codes[i] = threes ? i % 8 : i;
+        ones[i] = threes && i >= 8 ? 0.5f : 1.0f;  // the fourth bit is the shift
     }
     // The table comes from the same function that decodes everything else.
-    if (!f.tabled && f.grid.bits == 4) decode_all(constants_of(f.grid, Overflow::saturate), f.grid.has_nan, codes, ones, table, 16);
+    if (!f.tabled && (f.grid.bits == 4 || threes)) decode_all(constants_of(f.grid, Overflow::saturate), f.grid.has_nan, codes, ones, table, 16);
+    // A unit above one stays in the values.
+    k.unit = in_units ? power_of_two(numbers::clamp(f.grid.emin - f.grid.m - (threes ? 1 : 0), -126, 0)) : 1.0f;
+    for (float& v : table) v /= k.unit;
 #if defined(__AVX512F__)
     k.table = _mm512_load_ps(table);
     // Lane i holds the values 8 i to 8 i + 7 of 128: its scale is that of their block.
@@ -81,7 +106,6 @@ inline Nibbles nibbles_of(const Gemv& job) {
     }
     k.low = _mm256_load_si256(reinterpret_cast<const __m256i*>(low));
     k.high = _mm256_load_si256(reinterpret_cast<const __m256i*>(high));
-    k.halves = size < 32;
     // Lane 4 q + m of half u holds four values from 32 q + 16 u + 4 m on.
     alignas(32) i32 lanes_of_scales[8];
     for (i64 u = 0; u < 2; ++u) {
@@ -179,7 +203,7 @@ inline void decode_group(const Nibbles& k, const u8* codes, const float* scales,
     const __m256 scale[2] = {_mm256_permutevar8x32_ps(of_blocks, k.pick[0]), _mm256_permutevar8x32_ps(of_blocks, k.pick[1])};
 #pragma GCC unroll 2
     for (i32 h = 0; h < 2; ++h) {
-        // As in add_group below.
+        // As in add_run below.
         const __m256i codes_in_bytes = _mm256_and_si256(h == 0 ? c : _mm256_srli_epi16(c, 4), nibble);
         const __m256i low = _mm256_shuffle_epi8(k.low, codes_in_bytes), high = _mm256_shuffle_epi8(k.high, codes_in_bytes);
         const __m256i pairs[2] = {_mm256_unpacklo_epi8(low, high), _mm256_unpackhi_epi8(low, high)};
@@ -191,58 +215,17 @@ inline void decode_group(const Nibbles& k, const u8* codes, const float* scales,
     }
 }
 
-// Adds 64 products for each line. Two byte shuffles look up the upper two bytes of 32 values, unpacking joins them, a
-// shift and a mask part neighbours: per line 28 instructions for 64 values, and eight loads of x for all lines.
-template <i64 lines, bool halves>
-inline void add_group(const Nibbles& k, const u8* const* codes, const float* x, const float* const* scales, Sum* sums) {
-    const __m256i nibble = _mm256_set1_epi8(15);
-    __m256i c[lines];
-    __m256 group[2][lines];  // the second where the halves of a group have scales of their own
-#pragma GCC unroll 4
-    for (i64 l = 0; l < lines; ++l) c[l] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes[l]));
-#pragma GCC unroll 2
-    for (i32 h = 0; h < 2; ++h) {
-        // Low nibbles are the even values, high ones the odd; each lane of `pairs` has two, as bfloat16.
-        __m256i pairs[2][lines];
-#pragma GCC unroll 4
-        for (i64 l = 0; l < lines; ++l) {
-            const __m256i codes_in_bytes = _mm256_and_si256(h == 0 ? c[l] : _mm256_srli_epi16(c[l], 4), nibble);
-            const __m256i low = _mm256_shuffle_epi8(k.low, codes_in_bytes), high = _mm256_shuffle_epi8(k.high, codes_in_bytes);
-            pairs[0][l] = _mm256_unpacklo_epi8(low, high);
-            pairs[1][l] = _mm256_unpackhi_epi8(low, high);
-        }
-#pragma GCC unroll 2
-        for (i64 u = 0; u < 2; ++u) {
-            const float* from = x + 32 * h + 16 * u;
-            const __m256 first = _mm256_loadu_ps(from), second = _mm256_loadu_ps(from + 8);
-            const i64 half = halves ? u : 0;
-            const bool begins = h == 0 && (halves || u == 0);
-#pragma GCC unroll 4
-            for (i64 l = 0; l < lines; ++l) {
-                __m256& sum = group[half][l];
-                sum = begins ? _mm256_mul_ps(low_values(pairs[u][l]), first) : _mm256_fmadd_ps(low_values(pairs[u][l]), first, sum);
-                sum = _mm256_fmadd_ps(high_values(pairs[u][l]), second, sum);
-            }
-        }
-    }
-#pragma GCC unroll 4
-    for (i64 l = 0; l < lines; ++l) {
-        // The scales of the group in one register, then each to its lanes.
-        const __m256 of_blocks = _mm256_loadu_ps(scales[l]);
-#pragma GCC unroll 2
-        for (i64 u = 0; u < (halves ? 2 : 1); ++u)
-            sums[l] = _mm256_fmadd_ps(group[u][l], _mm256_permutevar8x32_ps(of_blocks, k.pick[u]), sums[l]);
-    }
-}
-
-// Chosen outside of the loop by the compiler: `halves` is the same for the whole job.
-template <i64 lines>
-inline void add_group(const Nibbles& k, const u8* const* codes, const float* x, const float* const* scales, Sum* sums) {
-    if (k.halves) add_group<lines, true>(k, codes, x, scales, sums);
-    else add_group<lines, false>(k, codes, x, scales, sums);
-}
-
 #endif
+
+// The product of a line, or what each value by itself says becomes of it: where there is a NaN, an infinity, or a number that was
+// too large on the way, all of them rare.
+inline void write_product(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, DecodeBuffers& t, i64 line, float sum) {
+    const float y = sum * k.unit;
+    const bool finite = (bits_of(y) & magnitude_mask) < infinity_bits;
+    job.y[line] = finite ? y : dot_decoded(p, code_decoder_of(p.f.grid), t, line, job.x, k.covered);
+}
+
+#if defined(__AVX512F__)
 
 // Writes to y the products of the whole groups of `lines` lines; `x` is permuted.
 template <i64 lines>
@@ -283,8 +266,176 @@ inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const 
             add_group<lines>(k, from, x + g, of, sums);
         }
     }
-    for (i64 l = 0; l < lines; ++l) job.y[line + l] = total(sums[l]);
+    for (i64 l = 0; l < lines; ++l) write_product(job, p, k, t, line + l, total(sums[l]));
 }
+
+#else
+
+// Scales in the lanes of sums of a group: lanes of each half of the register have values of one half of the group.
+template <Sharing sharing>
+inline __m256 scales_in_lanes(const Nibbles& k, const float* scales, i64 u) {
+    if constexpr (sharing == Sharing::eights) return _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales), k.pick[u]);
+    if constexpr (sharing == Sharing::groups) return _mm256_broadcast_ss(scales);
+    // Two loads that repeat a number and a blend, which every pipe takes; a permutation is two instructions of few pipes.
+    const i64 first = sharing == Sharing::sixteens ? u : 0, second = sharing == Sharing::sixteens ? u + 2 : 1;
+    return _mm256_blend_ps(_mm256_broadcast_ss(scales + first), _mm256_broadcast_ss(scales + second), 0xf0);
+}
+
+// Packed codes of a group, two in a byte, of which 32 are read.
+inline __m256i nibbles_at(const u8* codes) { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes)); }
+
+// The same from codes of three bits, of which 28 bytes are read, and a bit for each pair: a pair is a byte and the bit becomes the
+// fourth of both. Fourteen instructions.
+inline __m256i nibbles_of_threes(const u8* codes, const u8* shifts) {
+    const __m128i low = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes));
+    const __m128i high = _mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + 12));
+    // Eight codes are three bytes; of these each word of a lane has two. The first four codes and the last four then lie in
+    // the upper twelve bits of the words, nothing below them once they are moved down.
+    const __m256i spread = _mm256_setr_epi8(0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10, 11, 0, 1, 1, 2, 3, 4, 4, 5, 6, 7, 7, 8, 9, 10, 10, 11);
+    const __m256i words = _mm256_shuffle_epi8(_mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1), spread);
+    const __m256i four = _mm256_srli_epi16(_mm256_mullo_epi16(words, _mm256_set1_epi32(0x00010010)), 4);
+    // Two codes go from bits 6 to 11 to a byte of their own: four times their bits are three times those and themselves.
+    const __m256i upper = _mm256_and_si256(four, _mm256_set1_epi16(0xfc0));
+    const __m256i two = _mm256_add_epi16(four, _mm256_add_epi16(upper, _mm256_add_epi16(upper, upper)));
+    // And the second of a byte one place up: twice its bits are those and themselves.
+    const __m256i nibbles = _mm256_add_epi8(two, _mm256_and_si256(two, _mm256_set1_epi8(0x38)));
+    i32 bits;
+    __builtin_memcpy(&bits, shifts, 4);
+    const __m256i of_eight = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3);
+    const __m256i bit = _mm256_set1_epi64x(static_cast<i64>(0x8040201008040201u));
+    const __m256i shifted = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32(bits), of_eight), bit), bit);
+    return _mm256_or_si256(nibbles, _mm256_and_si256(shifted, _mm256_set1_epi8(static_cast<char>(0x88))));
+}
+
+// Where some lines are read from a value on.
+template <i64 lines>
+struct Run {
+    const u8 *codes[lines], *shifts[lines];  // no shifts where codes are nibbles
+    const float* scales[lines];
+};
+
+// Adds the products of n values of `lines` lines, whole groups. Two byte shuffles look up the upper two bytes of 32 values,
+// unpacking joins them, a shift and a mask part neighbours: per line 29 instructions for 64 values, and eight loads of x for all
+// lines. Codes are asked for `ahead` bytes further on.
+template <i64 lines, bool threes, Sharing sharing>
+inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x, i64 n, i64 ahead, Sum* sums) {
+    const Nibbles k = given;
+    const __m256i nibble = _mm256_set1_epi8(15);
+    constexpr bool halves = sharing == Sharing::eights || sharing == Sharing::sixteens;
+    Sum sum[lines];
+    for (i64 l = 0; l < lines; ++l) sum[l] = sums[l];
+    for (i64 g = 0; g < n; g += nibbles_at_once) {
+        __m256i c[lines];
+        __m256 group[2][lines];  // the second where the halves of a group have scales of their own
+#pragma GCC unroll 2
+        for (i64 l = 0; l < lines; ++l) {
+            const u8* codes = run.codes[l] + g / 8 * (threes ? 3 : 4);
+            __builtin_prefetch(codes + ahead);
+            c[l] = threes ? nibbles_of_threes(codes, run.shifts[l] + g / 16) : nibbles_at(codes);
+        }
+#pragma GCC unroll 2
+        for (i32 h = 0; h < 2; ++h) {
+            // Low nibbles are the even values, high ones the odd; each lane of `pairs` has two, as bfloat16.
+            __m256i pairs[2][lines];
+#pragma GCC unroll 2
+            for (i64 l = 0; l < lines; ++l) {
+                const __m256i codes_in_bytes = _mm256_and_si256(h == 0 ? c[l] : _mm256_srli_epi16(c[l], 4), nibble);
+                const __m256i low = _mm256_shuffle_epi8(k.low, codes_in_bytes), high = _mm256_shuffle_epi8(k.high, codes_in_bytes);
+                pairs[0][l] = _mm256_unpacklo_epi8(low, high);
+                pairs[1][l] = _mm256_unpackhi_epi8(low, high);
+            }
+#pragma GCC unroll 2
+            for (i64 u = 0; u < 2; ++u) {
+                const float* from = x + g + 32 * h + 16 * u;
+                const __m256 first = _mm256_loadu_ps(from), second = _mm256_loadu_ps(from + 8);
+                const bool begins = h == 0 && (halves || u == 0);
+#pragma GCC unroll 2
+                for (i64 l = 0; l < lines; ++l) {
+                    __m256& products = group[halves ? u : 0][l];
+                    products = begins ? _mm256_mul_ps(low_values(pairs[u][l]), first) : _mm256_fmadd_ps(low_values(pairs[u][l]), first, products);
+                    products = _mm256_fmadd_ps(high_values(pairs[u][l]), second, products);
+                }
+            }
+        }
+        const i64 block = g >> k.log_size;
+#pragma GCC unroll 2
+        for (i64 l = 0; l < lines; ++l)
+#pragma GCC unroll 2
+            for (i64 u = 0; u < (halves ? 2 : 1); ++u)
+                sum[l] = _mm256_fmadd_ps(group[u][l], scales_in_lanes<sharing>(k, run.scales[l] + block, u), sum[l]);
+    }
+    for (i64 l = 0; l < lines; ++l) sums[l] = sum[l];
+}
+
+// What lines are multiplied with: the values of x from one on, and where the lines of a job are that take turns with it.
+struct Turn {
+    const float* x;
+    i64 start, n, begin, end;  // values, and lines
+};
+
+// Adds to the sums of `lines` lines the products of one turn.
+template <i64 lines, bool threes, Sharing sharing>
+inline void add_turn(const PreparedDequantize& p, const Nibbles& k, DecodeBuffers& t, const Turn& turn, i64 line, Sum* sums) {
+    const Format& f = p.f;
+    alignas(64) float scales[lines][most_scales + 16];
+    alignas(32) u8 last[lines][32];
+    Run<lines> run;
+    const i64 first = turn.start >> k.log_size, count = ((turn.start + turn.n - 1) >> k.log_size) - first + 1, bits = threes ? 3 : 4;
+    for (i64 l = 0; l < lines; ++l) {
+        run.codes[l] = p.job.codes + (line + l) * p.bytes.codes + turn.start / 8 * bits;
+        run.shifts[l] = threes ? p.job.shifts + (line + l) * p.bytes.shifts + turn.start / 16 : nullptr;
+        run.scales[l] = scales[l];
+        scales[l][0] = 1.0f;
+        if (has_blocks(f)) decode_scales(p, t, line + l, first, count, scales[l]);
+        else if (one_scale(f)) decode_scales(p, t, line + l, 0, 1, scales[l]);
+        // Those of the next lines; of the usual formats they lie in few cache lines.
+        const u8* next = p.job.scales + (line + l + lines) * p.bytes.scales + bytes_for(first, f.scale_bits);
+        for (i64 i = 0; has_blocks(f) && i < bytes_for(count, f.scale_bits); i += 64) __builtin_prefetch(next + i);
+        if (threes) __builtin_prefetch(run.shifts[l] + lines * p.bytes.shifts), __builtin_prefetch(run.shifts[l] + lines * p.bytes.shifts + 64);
+    }
+    // What is read next: where a line is longer than a turn, of other lines, or of the first ones further on; else what
+    // lies behind.
+    const bool whole = k.covered <= scaled_together, others = turn.end - line > lines;
+    const i64 ahead = whole ? prefetched : others ? lines * p.bytes.codes : (turn.begin - line) * p.bytes.codes + turn.n / 8 * bits;
+    // More is read than the codes of a group of three bits: nothing behind those of the last one.
+    const i64 rest = threes && turn.start + turn.n == k.covered ? nibbles_at_once : 0, n = turn.n - rest;
+    add_run<lines, threes, sharing>(k, run, turn.x + turn.start, n, ahead, sums);
+    if (rest == 0) return;
+    for (i64 l = 0; l < lines; ++l) {
+        __builtin_memcpy(last[l], run.codes[l] + n / 8 * 3, nibbles_at_once / 8 * 3);
+        run.codes[l] = last[l];
+        run.shifts[l] += n / 16;
+        run.scales[l] += n >> k.log_size;
+    }
+    add_run<lines, threes, sharing>(k, run, turn.x + turn.start + n, rest, 0, sums);
+}
+
+// Writes to y the products of the whole groups of few lines. They take turns, so that what each needs of x stays in the nearest
+// caches; a line has the same sum whatever lines there are.
+template <bool threes, Sharing sharing>
+inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, const float* x, DecodeBuffers& t, i64 begin, i64 end) {
+    Sum sums[lines_in_turn];
+    for (Sum& sum : sums) sum = zero();
+    for (i64 start = 0; start < k.covered; start += scaled_together) {
+        const Turn turn{x, start, least(scaled_together, k.covered - start), begin, end};
+        i64 line = begin;
+        for (; line + lines_at_once <= end; line += lines_at_once) add_turn<lines_at_once, threes, sharing>(p, k, t, turn, line, sums + line - begin);
+        for (; line < end; ++line) add_turn<1, threes, sharing>(p, k, t, turn, line, sums + line - begin);
+    }
+    for (i64 line = begin; line < end; ++line) write_product(job, p, k, t, line, total(sums[line - begin]));
+}
+
+// By what shares a scale; a block of codes of three bits has sixteen values at least.
+inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, const float* x, DecodeBuffers& t, i64 begin, i64 end) {
+    const bool threes = comes_in_threes(p.f);
+    const auto by = k.log_size == 3   ? nibble_products<false, Sharing::eights>
+                    : k.log_size == 4 ? (threes ? nibble_products<true, Sharing::sixteens> : nibble_products<false, Sharing::sixteens>)
+                    : k.log_size == 5 ? (threes ? nibble_products<true, Sharing::halves> : nibble_products<false, Sharing::halves>)
+                                      : (threes ? nibble_products<true, Sharing::groups> : nibble_products<false, Sharing::groups>);
+    by(job, p, k, x, t, begin, end);
+}
+
+#endif
 
 }  // namespace
 
@@ -305,10 +456,14 @@ inline i64 decode_nibbles(const PreparedDequantize& p, const Nibbles& given, Dec
 
 // The products with one vector of many lines; returns how many values of a line are covered.
 inline i64 gemv_nibbles(const Gemv& job, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 first, i64 last) {
-    const Nibbles k = nibbles_of(job);
+    const Nibbles k = nibbles_of(job, true);
     i64 line = first;
+#if defined(__AVX512F__)
     for (; line + lines_at_once <= last; line += lines_at_once) nibble_products<lines_at_once>(job, p, k, x, t, line);
     for (; line < last; ++line) nibble_products<1>(job, p, k, x, t, line);
+#else
+    for (; line < last; line += lines_in_turn) nibble_products(job, p, k, x, t, line, least(line + lines_in_turn, last));
+#endif
     return k.covered;
 }
 
@@ -318,7 +473,7 @@ struct Nibbles {};
 constexpr i64 nibbles_at_once = 1;
 inline bool comes_in_nibbles(const Format&) { return false; }
 inline bool takes_nibbles(const Gemv&) { return false; }
-inline Nibbles nibbles_of(const Gemv&) { return {}; }
+inline Nibbles nibbles_of(const Gemv&, bool) { return {}; }
 inline i64 decode_nibbles(const PreparedDequantize&, const Nibbles&, DecodeBuffers&, i64, i64, i64, float*) { return 0; }
 inline void permute_for_nibbles(const float*, i64, float*) {}
 inline i64 gemv_nibbles(const Gemv&, const PreparedDequantize&, const float*, DecodeBuffers&, i64, i64) { return 0; }

@@ -19,7 +19,10 @@ FORMATS = (
     "bdr(m=3,d1=8,k1=64,d2=0,k2=2)",
     *("msfp13", "msfp14", "msfp15", "nvfp4", "bdr(m=2,d1=8,k1=128,d2=1,k2=2)"),
     *("block(element=int(5),scale=fp32,size=8)", "block(element=float(e=3,m=2),scale=e8m0,size=8)"),
+    *("mxfp4", "int4_channel", "fp4_e2m1", "bdr(m=2,d1=8,k1=32,d2=1,k2=2)"),
+    *(f"block(element=int(4),scale=fp32,size={size})" for size in (8, 64)),
 )
+NIBBLES = FORMATS[-6:]
 # Around a group of values that are multiplied together, around a run of scales, and what is left of a line.
 LENGTHS = (1, 31, 32, 33, 80, 496, 4096 - 32, 4096, 4096 + 48, 9000)
 
@@ -47,7 +50,7 @@ def test_a_vector_meets_packed_weights_within_the_bound(name: str, isa: str) -> 
             assert unlike(q, x, fb.matvec(q, x)) is None, (n, lines)
 
 
-@pytest.mark.parametrize("name", FORMATS[:8])
+@pytest.mark.parametrize("name", [*FORMATS[:8], "mxfp4"])
 def test_neither_end_of_float32_is_lost_on_the_way(name: str, isa: str) -> None:
     """A unit of the elements goes into x or into the sum: nothing is too large or too small for it."""
     for exponent in (-120, -60, 100, 118):
@@ -72,11 +75,11 @@ def test_a_vector_with_a_single_one_gives_a_column(name: str, isa: str) -> None:
         assert torch.equal(fb.matvec(q, x)[0], w[:, place]), place
 
 
-@pytest.mark.parametrize("name", [*FORMATS[:8], *FORMATS[18:19], "msfp13", "msfp14", "msfp15"])
+@pytest.mark.parametrize("name", [*FORMATS[:8], *FORMATS[18:19], "msfp13", "msfp14", "msfp15", *NIBBLES])
 def test_subnormals_times_large_weights_are_not_lost(name: str, isa: str) -> None:
     """Elements are multiplied as whole numbers, half a step too: each product is a multiple of x.
 
-    Four bits without shifts are not: they are looked up as values, and half a subnormal is rounded.
+    With two levels of scales the sum that the outer one multiplies is subnormal itself.
     """
     q = fb.quantize(normal(5, 544) * 2.0**110, name)
     x = torch.randint(-3, 4, (1, 544), generator=torch.Generator().manual_seed(1)).float() * 2.0**-149
@@ -94,7 +97,7 @@ def test_codes_of_any_kind_are_multiplied_as_what_they_are(name: str, isa: str) 
         assert unlike(q, x, fb.matvec(q, x)) is None, part
 
 
-@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "mxint8", "mx9", "mx4", "mx6"])
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "mxint8", "mx9", "mx4", "mx6", "mxfp4"])
 def test_the_sum_of_a_line_is_the_same_whatever_lines_there_are(name: str, isa: str) -> None:
     w, x = normal(41, 1100), normal(1, 1100, seed=1)
     alone = fb.matvec(fb.quantize(w, name), x)
