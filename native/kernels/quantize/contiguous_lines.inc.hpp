@@ -141,7 +141,15 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
     // Whole blocks of a usual size have the scale of each in a register.
     const bool usual = tiled && n == blocks * f.block && (f.block == 32 || f.block == 16);
     if (n % 16 || (pairs && !usual)) return false;
-    if (tiled && !usual) spread_scales(p, t, tiled, n);
+    // Larger ones are several of 32 with the same scale.
+    const bool several = tiled && !usual && n == blocks * f.block && f.block % 32 == 0;
+    if (several) {
+        spread_blocks(t.divisor, n / 32, f.block / 32, t.a);
+        spread_blocks(t.multiplier, n / 32, f.block / 32, t.b);
+    } else if (tiled && !usual) {
+        spread_scales(p, t, tiled, n);
+    }
+    const i64 per = several ? 32 : usual ? f.block : tiled ? 1 : n;
     // Packed codes go past the caches by way of a buffer, a line of a cache at a time.
     const i64 bytes = n * bits_of_element(f) / 8;
     const bool streamed = p.job.nontemporal && to.codes && bytes % vector_bytes == 0 && starts_vector(to.codes);
@@ -167,11 +175,11 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
     };
     const auto round = p.unscaled ? (p.values ? unscaled_for<Result::values> : unscaled_for<Result::packed>)(p.element, p.same, p.stochastic)
                        : !tiled   ? chosen(vectors_for<whole, Result::values>, vectors_for<whole, Result::packed>)
-                       : !usual   ? chosen(vectors_for<own, Result::values>, vectors_for<own, Result::packed>)
-                       : f.block == 32 ? chosen(vectors_for<32, Result::values>, vectors_for<32, Result::packed>)
-                                       : chosen(vectors_for<16, Result::values>, vectors_for<16, Result::packed>);
+                       : per == 1 ? chosen(vectors_for<own, Result::values>, vectors_for<own, Result::packed>)
+                       : per == 32 ? chosen(vectors_for<32, Result::values>, vectors_for<32, Result::packed>)
+                                   : chosen(vectors_for<16, Result::values>, vectors_for<16, Result::packed>);
     if (!p.stochastic) round(p.element, q);
-    else round_in_pieces(p, t, round, q, place, usual ? f.block : tiled ? 1 : n);
+    else round_in_pieces(p, t, round, q, place, per);
     if (streamed)
         for (i64 i = 0; i < bytes; i += vector_bytes) store_nontemporal(to.codes + i, read<Reals>(t.packed + i));
     return true;
@@ -182,7 +190,7 @@ inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x,
     const Format& f = p.f;
     // What is rounded is |w| a, and b takes an element back; see Buffers.
     const float *w = x, *a = t.a, *b = t.b;
-    if (p.by_sign && finite && !tiled) return round_signs<true>(p, t, x, t.divisor, t.multiplier, values, t.codes, n);
+    if (p.by_sign && finite && !tiled) return round_signs<true>(p, t, x, t.divisor, t.multiplier, place, p.g.place_step, values, t.codes, n);
     spread_scales(p, t, tiled, n);
     if (p.two_level) fill(t.outer, outer, n);
     if (f.scales == Scales::none) a = b = t.ones;
@@ -270,7 +278,8 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
             finite = measure_blocks(t, x, n, f.block, in_tile);
             choose_scales(p, t, in_tile, &outer.gain, 0, finite);
         } else {
-            finite = is_finite(x, n);
+            // A long block was measured whole: where it is finite, its tiles are.
+            finite = (blocks && !t.bad[0]) || is_finite(x, n);
         }
         const i64 place = line.place + start * p.g.place_step;
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;

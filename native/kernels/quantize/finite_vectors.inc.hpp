@@ -146,17 +146,37 @@ inline Reals magnitude_within(Reals u, Reals most) {
 #endif
 }
 
-// Up or down by a draw of B bits: the fraction of a step that is dropped, cut to B bits, and the draw together reach one.
-// In one binade with one limit for both signs u is at most a whole number of steps.
+// How values are drawn: not at all, by draws of `sixteen` bits that are added to a count of steps with 16 bits behind the
+// point, or by any draws.
+enum class Draws { none, sixteen, any };
+
+// Whether draws are `sixteen`: the count of steps fits an integer with the draw, u being below 2^(m + 1) steps, or at most one
+// less. In one binade with one limit for both signs u is at most a whole number of steps.
 template <Binades binades>
+inline Draws draws_of(const Constants& k, bool drawn) {
+    const bool small = k.random_bits == 16 && k.m <= (binades == Binades::one && k.limit_above == k.limit_below ? 14 : 13);
+    return !drawn ? Draws::none : small && binades != Binades::same ? Draws::sixteen : Draws::any;
+}
+
+// Counts of steps with the signs of x: one instruction of AVX2.
+inline Bits with_signs(Bits steps, Bits x) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+    return (Bits)_mm256_sign_epi32((__m256i)steps, (__m256i)x);
+#else
+    const Bits negative = x >> 31;
+    return (steps ^ negative) - negative;
+#endif
+}
+
+// Up or down by a draw of B bits: the fraction of a step that is dropped, cut to B bits, and the draw together reach one.
+template <Draws drawn>
 inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals draws) {
     const Reals step = (Reals)(field - (k.m << 23));
     // 2^B over the step, from its exponent field: products with it are exact. The difference fits; what it is taken from
     // does not, as a signed number.
     const Reals inverse = (Reals)((static_cast<u32>(254 + k.m + k.random_bits) << 23) - (Naturals)field);
-    // Sixteen bits: the count of steps with 16 bits behind the point fits an integer with the draw, u being below 2^(m + 1)
-    // steps, or at most one less. The draw is added there, and what is behind the point is cut.
-    if (k.random_bits == 16 && k.m <= (binades == Binades::one && k.limit_above == k.limit_below ? 14 : 13)) {
+    // The draw is added to the count of steps, and what is behind the point is cut.
+    if constexpr (drawn == Draws::sixteen) {
         const Bits steps = (__builtin_convertvector(u * inverse, Bits) + (Bits)draws) >> 16;
         return {steps, __builtin_convertvector(steps, Reals) * step};
     }
@@ -224,10 +244,10 @@ __attribute__((always_inline)) inline void ask(const VectorRounding& q, i64 i) {
 // `most` and becomes a code, or is drawn, is rounded as `most`: the largest value, or where a sign has a limit of its own
 // enough above it that M stays within float32. With `infinite` values, and `same` ones, are not scaled; the code of infinity
 // follows that of the largest value.
-template <Result result, bool from_w, bool plain, Binades binades, bool divided, bool drawn, bool pairs, bool infinite>
+template <Result result, bool from_w, bool plain, Binades binades, bool divided, Draws draws, bool pairs, bool infinite>
 inline Bits round_vector(const Constants& k, const VectorRounding& q, const BinadeTable& table, Reals most, i64 i, Reals a, Reals b,
                          u32& shifts) {
-    constexpr bool codes = result != Result::values;
+    constexpr bool codes = result != Result::values, drawn = draws != Draws::none;
     const Bits x = read<Bits>(q.x + i);
     if constexpr (binades == Binades::same) {
         const Bits rounded = round_same<drawn>(k, x & magnitude_mask, q.draws + i);
@@ -249,13 +269,21 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
     else if (drawn) u = (Reals)smaller((Bits)u, (Bits)most);
     if (codes && binades == Binades::few) return code_of(k, table, u);
     const Bits field = binade_of<binades>(k, u);
-    const Rounded r = drawn ? round_drawn<binades>(k, field, u, read<Naturals>(q.draws + i)) : round_to_nearest(k, field, u);
+    Rounded r;
+    if constexpr (drawn) r = round_drawn<draws>(k, field, u, read<Naturals>(q.draws + i));
+    else r = round_to_nearest(k, field, u);
     if (codes) {
         // The code counts steps: those of the binades below that of u, and its own.
         const Bits c = binades == Binades::one ? r.steps : ((field - k.emin_bits) >> k.drop) + r.steps;
         const Bits within = plain || infinite ? c : smaller(c, x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above));
         if (result == Result::packed) return within;
         return plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
+    }
+    // Integers have their signs and limits as counts of steps: three instructions, where numbers take six. Zero gets no sign.
+    if constexpr (draws == Draws::sixteen && binades == Binades::one && !plain) {
+        const Bits within = smaller(larger(with_signs(r.steps, x), broadcast(-k.limit_below)), broadcast(k.limit_above));
+        const Reals value = __builtin_convertvector(within, Reals) * (Reals)(field - (k.m << 23)) * unit;
+        return (Bits)(divided ? value * q.outer : value);
     }
     // What was limited before it was drawn needs its sign only.
     const Reals number = drawn && plain && !infinite ? (Reals)((Bits)r.value | (x & sign_bit)) : limited<plain, infinite>(k, x, r.value);
@@ -270,11 +298,11 @@ inline u64 block_of(i64 i) {
 }
 
 // `per` values share a number in a and b. Memory is asked for a line of the cache at a time, of `line` values.
-template <i64 per, Result result, bool plain, Binades binades, bool divided, bool drawn, bool pairs, bool infinite = false>
+template <i64 per, Result result, bool plain, Binades binades, bool divided, Draws draws, bool pairs, bool infinite = false>
 void round_vectors(const Constants& given, const VectorRounding& given_rounding) {
     const Constants k = given;
     const VectorRounding q = given_rounding;
-    const bool to_max = !infinite && (drawn ? k.limit_above == k.limit_below : plain && result != Result::values);
+    const bool to_max = !infinite && (draws != Draws::none ? k.limit_above == k.limit_below : plain && result != Result::values);
     const Reals most = broadcast(to_max ? k.max : float_of((bits_of(k.max) & exponent_mask) + binade));
     const BinadeTable table = binade_table(k);
     constexpr i64 line = 16, run = per > 0 ? per : line;
@@ -298,7 +326,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
                 if (per > 0) a = broadcast(as[block_of<per>(v * vector)]), b = broadcast(bs[block_of<per>(v * vector)]);
                 x[v] = read<Bits>(q.x + at);
                 u32 of_vector = 0;
-                codes[v] = round_vector<result, per == own, plain, binades, divided, drawn, pairs, infinite>(k, q, table, most, at, a, b, of_vector);
+                codes[v] = round_vector<result, per == own, plain, binades, divided, draws, pairs, infinite>(k, q, table, most, at, a, b, of_vector);
                 shifts |= of_vector << v * vector / 2;
             }
             // What the next codes do not cover again, and others may own, is not written: by way of a buffer.
@@ -319,7 +347,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
                 for (i64 at = i; at < i + line; at += vector) {
                     if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
                     u32 shifts;
-                    const Bits r = round_vector<result, per == own, plain, binades, divided, drawn, pairs, infinite>(k, q, table, most, at, a, b, shifts);
+                    const Bits r = round_vector<result, per == own, plain, binades, divided, draws, pairs, infinite>(k, q, table, most, at, a, b, shifts);
                     if (result == Result::codes)
                         write(q.codes + at, r);
                     else if (q.nontemporal)
@@ -356,42 +384,50 @@ inline bool is_plain(const Constants& k) { return k.limit_above == k.limit_below
 using RoundVectors = void (*)(const Constants&, const VectorRounding&);
 
 // Pairs are those of fixed-point elements in blocks.
+template <i64 per, Result result, bool plain, Binades binades, Draws draws>
+inline RoundVectors vectors_for(bool divided, bool pairs) {
+    if constexpr (per > 0 && plain && binades == Binades::one)
+        if (pairs) return round_vectors<per, result, plain, binades, false, draws, true>;
+    return divided ? round_vectors<per, result, plain, binades, true, draws, false> : round_vectors<per, result, plain, binades, false, draws, false>;
+}
+
 template <i64 per, Result result, bool plain, Binades binades>
-inline RoundVectors vectors_for(bool divided, bool drawn, bool pairs) {
-    if constexpr (per > 0 && plain && binades == Binades::one) {
-        if (pairs && drawn) return round_vectors<per, result, plain, binades, false, true, true>;
-        if (pairs) return round_vectors<per, result, plain, binades, false, false, true>;
-    }
+inline RoundVectors vectors_for(const Constants& k, bool divided, bool drawn, bool pairs) {
     if constexpr (binades != Binades::few) {
-        if (divided && drawn) return round_vectors<per, result, plain, binades, true, true, false>;
-        if (drawn) return round_vectors<per, result, plain, binades, false, true, false>;
+        const Draws draws = draws_of<binades>(k, drawn);
+        if (draws == Draws::sixteen) return vectors_for<per, result, plain, binades, Draws::sixteen>(divided, pairs);
+        if (draws == Draws::any) return vectors_for<per, result, plain, binades, Draws::any>(divided, pairs);
     }
-    return divided ? round_vectors<per, result, plain, binades, true, false, false> : round_vectors<per, result, plain, binades, false, false, false>;
+    return vectors_for<per, result, plain, binades, Draws::none>(divided, pairs);
 }
 
 // Without scales, and with the same limit for both signs, which has_own_overflow says.
 template <Result result, Binades binades, bool infinite>
-inline RoundVectors unscaled_for(bool drawn) {
-    return drawn ? round_vectors<whole, result, true, binades, false, true, false, infinite> : round_vectors<whole, result, true, binades, false, false, false, infinite>;
+inline RoundVectors unscaled_for(const Constants& k, bool drawn) {
+    const Draws draws = draws_of<binades>(k, drawn);
+    if constexpr (binades != Binades::same)
+        if (draws == Draws::sixteen) return round_vectors<whole, result, true, binades, false, Draws::sixteen, false, infinite>;
+    return draws == Draws::none ? round_vectors<whole, result, true, binades, false, Draws::none, false, infinite>
+                                : round_vectors<whole, result, true, binades, false, Draws::any, false, infinite>;
 }
 
 template <Result result>
 inline RoundVectors unscaled_for(const Constants& k, bool same, bool drawn) {
     const bool infinite = k.overflow == Overflow::inf;
-    if (same && infinite) return unscaled_for<result, Binades::same, true>(drawn);
-    return same ? unscaled_for<result, Binades::same, false>(drawn) : unscaled_for<result, Binades::many, true>(drawn);
+    if (same && infinite) return unscaled_for<result, Binades::same, true>(k, drawn);
+    return same ? unscaled_for<result, Binades::same, false>(k, drawn) : unscaled_for<result, Binades::many, true>(k, drawn);
 }
 
 template <i64 per, Result result>
 inline RoundVectors vectors_for(const Constants& k, bool fixed, bool divided, bool drawn, bool pairs) {
     // Packed magnitudes get their signs later.
     const bool plain = result == Result::packed ? k.limit_above == k.limit_below : is_plain(k);
-    if (plain && fixed) return vectors_for<per, result, true, Binades::one>(divided, drawn, pairs);
+    if (plain && fixed) return vectors_for<per, result, true, Binades::one>(k, divided, drawn, pairs);
     if constexpr (result == Result::packed)
-        if (plain && !drawn && has_few_binades(k)) return vectors_for<per, result, true, Binades::few>(divided, drawn, pairs);
-    if (plain) return vectors_for<per, result, true, Binades::many>(divided, drawn, pairs);
-    if (fixed) return vectors_for<per, result, false, Binades::one>(divided, drawn, pairs);
-    return vectors_for<per, result, false, Binades::many>(divided, drawn, pairs);
+        if (plain && !drawn && has_few_binades(k)) return vectors_for<per, result, true, Binades::few>(k, divided, drawn, pairs);
+    if (plain) return vectors_for<per, result, true, Binades::many>(k, divided, drawn, pairs);
+    if (fixed) return vectors_for<per, result, false, Binades::one>(k, divided, drawn, pairs);
+    return vectors_for<per, result, false, Binades::many>(k, divided, drawn, pairs);
 }
 
 }  // namespace finite_vectors

@@ -10,7 +10,8 @@ namespace prepared {
 
 using numbers::tile;
 using packing::Joining, packing::joined, packing::joining_of;
-using rounding::Constants, rounding::constants_of, rounding::splits_at_zero;
+using rounding::Constants, rounding::constants_of, rounding::is_fixed, rounding::is_plus_and_minus_one,
+    rounding::splits_at_zero;
 using stochastic_draws::drawn_together;
 
 // What one thread works in: about 60 KiB, one tile of each intermediate result. Each buffer begins a cache line and so
@@ -39,7 +40,7 @@ struct PreparedQuantize {
     const Geometry& g;
     Constants element, scale;
     bool values, real, two_level, stochastic;
-    bool by_sign;     // rounded by look_up_signs where all is finite
+    bool by_sign;     // rounded by look_up_signs, or look_up_drawn_signs, where all is finite
     bool in_vectors;  // a case of round_vectors, but for what is not finite
     bool unscaled;    // so only where whole lines of a cache are rounded, without scales
     bool same;        // that in the binades of float32
@@ -76,11 +77,14 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
     };
     // A table has no grid, and only real scales are rounded to one.
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow, p.stochastic ? f.random_bits : 16);
-    p.by_sign = f.tabled && p.real && !p.two_level && !p.stochastic && !f.whole_bad && splits_at_zero(f.table);
+    const bool two = f.tabled && p.real && !p.two_level && !f.whole_bad;
+    p.by_sign = two && (p.stochastic ? f.random_bits == 16 && is_plus_and_minus_one(f.table) : splits_at_zero(f.table));
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
-    // round_vectors needs that what it adds stays within float32 (Grid::rounds_by_addition), one of the two roundings that it knows,
+    // Where limits differ round_vectors gives zero no sign, as no fixed-point format with such limits has one.
+    const bool zeros = !f.tabled && is_fixed(f.grid) && f.grid.signed_zero && f.grid.limit_above != f.grid.limit_below;
+    // It needs that what it adds stays within float32 (Grid::rounds_by_addition), one of the two roundings that it knows,
     // and saturation, which it does by a minimum.
-    const bool rounds = !f.tabled && (f.rounding == Rounding::nearest_even || p.stochastic) && !f.whole_bad;
+    const bool rounds = !f.tabled && (f.rounding == Rounding::nearest_even || p.stochastic) && !f.whole_bad && !zeros;
     p.in_vectors = rounds && f.grid.rounds_by_addition && f.overflow == Overflow::saturate;
     if (rounds && f.scales == Scales::none && is_symmetric(f.grid)) {
         // Infinity follows the largest value, and a carry out of that must reach it.

@@ -16,7 +16,7 @@ using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::ow
 using prepared::Buffers, prepared::PreparedQuantize;
 using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::largest_bits, numbers::magnitude_mask,
     numbers::nan_bits, numbers::sign_bit, numbers::tile;
-using rounding::Constants, rounding::is_fixed, rounding::look_up_all, rounding::look_up_signs, rounding::round_all;
+using rounding::Constants, rounding::is_fixed, rounding::look_up_all, rounding::look_up_drawn_signs, rounding::look_up_signs, rounding::round_all;
 using stochastic_draws::draw;
 using vectors::starts_vector;
 
@@ -94,9 +94,16 @@ inline void round_as_vectors(const PreparedQuantize& p, Buffers& t, VectorRoundi
 
 }  // namespace
 
-// Rounds n finite values to a table that splits at zero.
+// Rounds n finite values to a table that splits at zero, or to -1 and 1 by draws. `place` is that of the first value.
 template <bool one_scale>
-inline void round_signs(const PreparedQuantize& p, const Buffers& t, const float* x, const float* a, const float* b, float* values, i32* codes, i64 n) {
+inline void round_signs(const PreparedQuantize& p, Buffers& t, const float* x, const float* a, const float* b, i64 place, i64 place_step,
+                        float* values, i32* codes, i64 n) {
+    if (p.stochastic) {
+        u32* draws;
+        draw(p.f.seed, p.f.random_bits, place, place_step, n, t.draws, &draws);
+        const auto look_up = p.values ? look_up_drawn_signs<false, one_scale> : look_up_drawn_signs<true, one_scale>;
+        return look_up(p.f.table, x, a, b, draws, values, nontemporal(p, t, values), codes, n);
+    }
     const auto look_up = p.values ? look_up_signs<false, one_scale> : look_up_signs<true, one_scale>;
     look_up(p.f.table, x, a, b, values, nontemporal(p, t, values), codes, n);
 }
@@ -105,7 +112,7 @@ inline void round_signs(const PreparedQuantize& p, const Buffers& t, const float
 // the first value, the next are `place_step` further.
 inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, const float* w, const float* a, const float* b,
                        bool finite, i64 place, i64 place_step, float* values, i32* codes, i64 n) {
-    if (p.by_sign && finite) return round_signs<false>(p, t, w, a, b, values, codes, n);
+    if (p.by_sign && finite) return round_signs<false>(p, t, w, a, b, place, place_step, values, codes, n);
     u32* draws = nullptr;
     const float* outer = p.two_level ? t.outer : nullptr;
     if (p.stochastic) draw(p.f.seed, p.f.random_bits, place, place_step, n, t.draws, &draws);

@@ -279,6 +279,37 @@ inline void look_up_signs(const Table& t, const float* __restrict x, const float
     for (; i < n; ++i) values[i] = (is_down(i) ? low : high) * b[one_scale ? 0 : i];
 }
 
+// Whether look_up_drawn_signs may do it.
+inline bool is_plus_and_minus_one(const Table& t) { return t.count == 2 && !t.has_nan && t.values[0] == -1.0 && t.values[1] == 1.0; }
+
+// Rounds n finite values over their scales a to -1 and 1, up or down by draws of 16 bits. A quotient u becomes 1 where
+// (u + 1) 2^15 and the draw reach 2^16, so where u is at least 1 - 2^-15 draw, which is exact. The definition adds in float64,
+// in which what lies above -2^-54 vanishes beside one: where that bound is zero it is lower by 2^-54, and all other bounds are
+// so large that this difference vanishes beside them. With `one_scale` all share the first of a and b.
+template <bool codes, bool one_scale>
+inline void look_up_drawn_signs(const Table& t, const float* __restrict x, const float* __restrict a, const float* __restrict b,
+                                const u32* __restrict draws, float* __restrict values, [[maybe_unused]] bool past_caches,
+                                i32* __restrict out, i64 n) {
+    const i32 lower = t.codes[0], upper = t.codes[1];
+    const auto bound = [](auto draw) { return draw * 0x1p-15f - 0x1p-54f; };
+    const auto is_up = [&](i64 i) { return x[i] / a[one_scale ? 0 : i] >= bound(static_cast<float>(32768 - static_cast<i32>(draws[i]))); };
+    i64 i = 0;
+    Reals divisor = broadcast(a[0]), unit = broadcast(b[0]);
+    for (; i + vector <= n; i += vector) {
+        if (!one_scale) divisor = read<Reals>(a + i), unit = read<Reals>(b + i);
+        const Bits up = read<Reals>(x + i) / divisor >= bound(__builtin_convertvector(32768 - read<Bits>(draws + i), Reals));
+        const Reals v = (up ? broadcast(1.0f) : broadcast(-1.0f)) * unit;
+        if (codes) write(out + i, up ? broadcast(upper) : broadcast(lower));
+        else if (past_caches) store_nontemporal(values + i, v);
+        else write(values + i, v);
+    }
+    for (; i < n; ++i) {
+        const bool up = is_up(i);
+        if (codes) out[i] = up ? upper : lower;
+        else values[i] = (up ? 1.0f : -1.0f) * b[one_scale ? 0 : i];
+    }
+}
+
 // Rounds n values, at most a tile, to a table; the arguments are those of round_all, `outer` may be missing. random_bits
 // are those of a draw, 0 where nothing is drawn.
 template <bool codes>

@@ -34,6 +34,7 @@ FORMATS = cases.BLOCKED + tuple(
         "block(element=int(16),scale=e8m0,size=16)",
         "block(element=float(e=2,m=2),scale=fp32,size=32)",
         "block(element=int(5),scale=e8m0,size=48)",
+        "block(element=int(8),scale=e8m0,size=64)",
         "block(element=int(8),scale=e8m0,size=channel)",
         "bdr(m=5,d1=4,k1=16,d2=1,k2=2)",
         "bdr(m=4,k1=32,k2=2)",

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.formats import parse
 from fewbits.kernels.bits.options import options
+from fewbits.kernels.reference.values.stochastic import draws
 from tests.native.definition import differences
 
 # Blocks of both usual sizes, of others, and lines; few bits and many; steps of any size.
@@ -77,6 +78,22 @@ def test_a_negative_that_vanishes_over_its_scale_becomes_the_upper_value(text: s
     for rounding in ("nearest_even", "nearest_away", "toward_zero", "up", "down", "stochastic"):
         chosen = options(fmt, rounding=rounding, **({"seed": 3} if rounding == "stochastic" else {}))
         assert differences(np.tile(x, (2, 5)), fmt, 1, chosen) == [], rounding
+
+
+@pytest.mark.parametrize("size", ["channel", "12"])
+def test_two_values_are_drawn_at_their_bounds_and_a_last_place_beside_them(size: str) -> None:
+    """One is 1 with a draw from 1 - draw / 2^15 on; at a bound of zero float64 takes -2^-54 for it, too."""
+    fmt = parse(f"block(element=binary,scale=fp32,size={size})")
+    n = 1 << 17
+    drawn = draws(np.arange(n), 11, 16).astype(np.int64)
+    assert (drawn == 1 << 15).any()
+    bound = ((32768 - drawn) / 32768).astype(np.float32)
+    bound[drawn == 1 << 15] = np.float32(-(2.0**-54))
+    for beside in (-np.inf, 0.0, np.inf):
+        x = bound if beside == 0.0 else np.nextafter(bound, np.float32(beside))
+        x[::12] = 1.0  # every block and the line have the scale one
+        chosen = options(fmt, rounding="stochastic", random_bits=16, seed=11)
+        assert differences(x.reshape(1, n), fmt, 1, chosen) == []
 
 
 def test_the_signs_of_the_inputs_alone_would_be_wrong() -> None:
