@@ -77,6 +77,7 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
     for (i64 i = 0; i < rows; ++i)
 #pragma GCC unroll 4
         for (i64 j = 0; j < vectors; ++j)
+            // Sums in y begin at zero there: an item leaves in its buffer what the one before it had.
             if constexpr (!sums_in_memory)
                 sums[i][j] = begin ? Reals{} : read<Reals>(y + i * row_step + j * vector);
             else if (begin)
@@ -112,6 +113,8 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
             const Reals of_a = (Reals)(Bits{} + static_cast<i32>(scales[i]));
 #pragma GCC unroll 4
             for (i64 j = 0; j < vectors; ++j) {
+                // One rounding, wherever the sums of all blocks wait; those in y were written a block ago, and are still in
+                // the nearest cache.
                 const Reals inner_sum = __builtin_convertvector(inner[i][j], Reals), scale = of_a * of_b[j];
                 float* const place = y + i * row_step + j * vector;
                 if constexpr (sums_in_memory)
@@ -123,6 +126,7 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
         a += rows * (lanes + 2);
         b += width * (lanes + 1);
     }
+    // What waits in y is there already.
     if constexpr (sums_in_memory) return;
 #pragma GCC unroll 8
     for (i64 i = 0; i < rows; ++i)
