@@ -89,7 +89,7 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
         for (i64 i = 0; i < rows; ++i)
 #pragma GCC unroll 4
             // Bytes of b are 128 too large: the product with a starts at minus 128 times the sum of a's; others at 0.
-            for (i64 j = 0; j < vectors; ++j) inner[i][j] = unit == Unit::integers ? Bits{} + static_cast<i32>(bias[i]) : Bits{};
+            for (i64 j = 0; j < vectors; ++j) inner[i][j] = unit == Unit::integers || !sums_in_memory ? Bits{} + static_cast<i32>(bias[i]) : Bits{};
 #pragma GCC unroll lanes_unrolled
         for (i64 lane = 0; lane < lanes; ++lane, next += line_words) {
             __builtin_prefetch(next, 0, 2);
