@@ -15,16 +15,20 @@ using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers:
 using pack::Range, pack::Window, pack::pack_rows, pack::range_of, pack::window_bytes, pack::window_of, pack::window_values;
 using panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors, panels::is_wide,
     panels::integer_rows, panels::integer_vectors, panels::panel_lines, panels::panels_of, panels::piece_lanes,
-    panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::stretch, panels::values_in_lane;
+    panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::stretch,
+    panels::sums_in_memory, panels::values_in_lane;
 using vectors::multiply_add, vectors::read, vectors::write;
 
 namespace {  // of this file alone
 
 constexpr i64 line_words = 64 / sizeof(u32);  // of the cache
 
-// Of products and sums apart the compiler makes trees, in memory, of all that it unrolls.
+// Of products and sums apart the compiler makes trees, in memory, of all that it unrolls, unless it is kept from it: with
+// AVX2, where loops of some lanes leave room for the instructions that count.
 #if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
 constexpr int lanes_unrolled = 16;
+#elif defined(__AVX2__) && !defined(__AVX512F__)
+constexpr int lanes_unrolled = 4;
 #else
 constexpr int lanes_unrolled = 1;
 #endif
@@ -54,14 +58,16 @@ inline Bits add_pairs(Bits sum, Bits a, Bits b) {
 #elif defined(__AVX512BW__)
     return sum + (Bits)_mm512_madd_epi16((__m512i)b, (__m512i)a);
 #elif defined(__AVX2__)
-    return sum + (Bits)_mm256_madd_epi16((__m256i)b, (__m256i)a);
+    sum += (Bits)_mm256_madd_epi16((__m256i)b, (__m256i)a);
+    asm("" : "+x"(sum));  // no instruction, but a sum that the compiler has to leave where it is
+    return sum;
 #else
     return sum + (b >> 16) * (a >> 16) + (b << 16 >> 16) * (a << 16 >> 16);
 #endif
 }
 
 // Adds `count` blocks to a part of y, or begins it with them: each block's sum is exact, times a power of two exact, and
-// rounded once when it is added.
+// rounded once when it is added. Sums of all blocks wait in registers, or where there are too few of those in y itself.
 template <Unit unit, i64 block_values>
 void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, const u32* next) {
     constexpr i64 rows = integer_rows, vectors = integer_vectors, width = vectors * vector, lanes = block_values / values_in_lane(unit);
@@ -70,7 +76,12 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
 #pragma GCC unroll 8
     for (i64 i = 0; i < rows; ++i)
 #pragma GCC unroll 4
-        for (i64 j = 0; j < vectors; ++j) sums[i][j] = begin ? Reals{} : read<Reals>(y + i * row_step + j * vector);
+        for (i64 j = 0; j < vectors; ++j)
+            // Sums in y begin at zero there: an item leaves in its buffer what the one before it had.
+            if constexpr (!sums_in_memory)
+                sums[i][j] = begin ? Reals{} : read<Reals>(y + i * row_step + j * vector);
+            else if (begin)
+                write(y + i * row_step + j * vector, Reals{});
     for (i64 block = 0; block < count; ++block) {
         const u32 *scales = a + rows * lanes, *bias = scales + rows;
         Bits inner[rows][vectors];
@@ -78,7 +89,7 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
         for (i64 i = 0; i < rows; ++i)
 #pragma GCC unroll 4
             // Bytes of b are 128 too large: the product with a starts at minus 128 times the sum of a's; others at 0.
-            for (i64 j = 0; j < vectors; ++j) inner[i][j] = Bits{} + static_cast<i32>(bias[i]);
+            for (i64 j = 0; j < vectors; ++j) inner[i][j] = unit == Unit::integers || !sums_in_memory ? Bits{} + static_cast<i32>(bias[i]) : Bits{};
 #pragma GCC unroll lanes_unrolled
         for (i64 lane = 0; lane < lanes; ++lane, next += line_words) {
             __builtin_prefetch(next, 0, 2);
@@ -101,12 +112,22 @@ void add_blocks(i64 count, const u32* a, const u32* b, float* y, i64 row_step, b
         for (i64 i = 0; i < rows; ++i) {
             const Reals of_a = (Reals)(Bits{} + static_cast<i32>(scales[i]));
 #pragma GCC unroll 4
-            for (i64 j = 0; j < vectors; ++j)
-                sums[i][j] = multiply_add(__builtin_convertvector(inner[i][j], Reals), of_a * of_b[j], sums[i][j]);
+            for (i64 j = 0; j < vectors; ++j) {
+                // One rounding, wherever the sums of all blocks wait; those in y were written a block ago, and are still in
+                // the nearest cache.
+                const Reals inner_sum = __builtin_convertvector(inner[i][j], Reals), scale = of_a * of_b[j];
+                float* const place = y + i * row_step + j * vector;
+                if constexpr (sums_in_memory)
+                    write(place, multiply_add(inner_sum, scale, read<Reals>(place)));
+                else
+                    sums[i][j] = multiply_add(inner_sum, scale, sums[i][j]);
+            }
         }
         a += rows * (lanes + 2);
         b += width * (lanes + 1);
     }
+    // What waits in y is there already.
+    if constexpr (sums_in_memory) return;
 #pragma GCC unroll 8
     for (i64 i = 0; i < rows; ++i)
 #pragma GCC unroll 4
