@@ -127,6 +127,7 @@ def _decisive() -> Sentences:
         x[:, :: fmt.size] = fmt.element.max  # the scale is one, and values in the middle are ties
         x[1, :: fmt.size] = step * 2.0**5
         x[2, :: fmt.size] = float(np.nextafter(np.float32(step * 2.0**5), np.float32(0)))
+        x[3:, fmt.size : 2 * fmt.size] *= 16  # of neighbours each has its own
         row = ("nearest_even", rule, "saturate", "saturate", "smallest", 16)
         wide = torch.zeros(7, 90)
         wide[:, :45] = x

@@ -55,8 +55,8 @@ def scales_of(
 ) -> Scales:
     """Return the scales for blocks of numbers, given by their bits.
 
-    With ``rounds_only`` those of bad blocks are any, as nothing is stored of them. With ``reals``, the numbers
-    themselves, the largest is looked for among these.
+    With ``rounds_only`` those of bad blocks are any, as nothing is stored of them. With ``reals``,
+    the numbers themselves, the largest is looked for among these.
 
     Raises:
         ArgumentError: scales are to be means.
