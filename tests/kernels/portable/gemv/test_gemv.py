@@ -9,7 +9,6 @@ from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.portable.gemv import int8
 from fewbits.kernels.portable.gemv.gemv import gemv, gemv_int8
 from tests import cases
-from tests.kernels.portable.compiling import compiled, inductor_loads
 from tests.native.gemv.test_int8 import INTEGERS, LENGTHS, OTHERS, UNIT, by_definition, normal
 from tests.native.nm.test_stream import PATTERNS, both
 
@@ -106,15 +105,6 @@ def test_sparse_matrices_multiply_as_dense_ones(text: str) -> None:
         x = torch.randn(3, q.shape[1], generator=torch.Generator().manual_seed(2))
         assert torch.equal(float_product(x, q), float_product(x, dense))
         assert q.sparsity == pattern(text)
-
-
-@inductor_loads
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["mxint8", "nvfp4"])
-def test_a_graph_of_inductor_comes_to_the_last_part_of_a_block(name: str) -> None:
-    q, x = fb.quantize(normal(5, 70) * 3, name), normal(3, 70, seed=1)
-    product = compiled(lambda x, *parts: gemv_int8(x, parts, q.format, 5, None, 0), "inductor", dynamic=False)
-    assert torch.equal(product(x, *q.pieces), int8_product(x, q))
 
 
 def test_nothing_times_nothing_is_empty_or_zero() -> None:
