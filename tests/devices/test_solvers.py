@@ -13,6 +13,7 @@ from fewbits import solvers
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers import lattice
 from tests.devices.fake_device import DEVICE, FakeDevice
+from tests.fake_group import imagined
 
 PRECISIONS = ("auto", "fp64", "fp32", "bf16x2", "int8x2", "fp16", "mxfp8_e4m3")
 
@@ -197,6 +198,16 @@ def test_low_modes_and_lattices_are_of_the_cpu(device: FakeDevice) -> None:
     ):
         fermions.solve(field)
     assert copies(device) == []
+
+
+def test_a_lattice_over_processes_of_a_device_is_refused() -> None:
+    from fewbits.solvers.lattice.processes import Processes
+
+    with (
+        imagined(2),
+        pytest.raises(ArgumentError, match="these solvers run on the CPU: pass group="),
+    ):
+        Processes((1, 1, 1, 2))
 
 
 def test_sparse_tensors_elsewhere_are_refused() -> None:

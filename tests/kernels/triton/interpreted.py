@@ -17,10 +17,11 @@ from triton.runtime.interpreter import InterpreterOptions, interpreter_builder
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import fewbits as fb
-from fewbits.formats import Format, parse
+from fewbits.formats import Block, Format, parse
 from fewbits.kernels import active_backend
 from fewbits.kernels.bits.layout import packed
 from fewbits.kernels.bits.options import Options, options
+from fewbits.kernels.bits.scale_rules import SCALE_RULES
 from fewbits.kernels.ops import by_triton
 from fewbits.kernels.reference.feedback.feedback import quantize_with_feedback as feedback_by_definition
 from fewbits.kernels.reference.top_k.top_k import top_k as top_k_by_definition
@@ -68,11 +69,11 @@ def _rows() -> list[tuple[Any, ...]]:
         cases.NONFINITES,
         cases.ZERO_BLOCKS,
         (16, 32),
-        ("normal", "wide", "zeros"),
+        ("normal", "wide", "zeros", "telling"),
         _DTYPES,
         _SHAPES,
         (0, -1, 1),
-        ("ordered", "transposed", "stepped"),
+        ("ordered", "transposed", "stepped", "cut"),
     )
     of_format = [[row for row in rows if row[0] == fmt] for fmt in formats]
     first = [own[7 * i % len(own)] for i, own in enumerate(of_format)]
@@ -96,6 +97,8 @@ def _values(kind: str, shape: tuple[int, ...], dtype: torch.dtype, layout: str, 
     x = rng.standard_normal(count).astype(np.float32)
     if kind == "wide":
         x = cases.every_exponent(count, seed=count)
+    elif kind == "telling":
+        x = np.resize(cases.telling(parse("fp8_e4m3")), count).astype(np.float32)
     elif kind == "zeros":
         x = np.zeros(count, np.float32)
         x[::7], x[count // 2] = -0.0, 1e-3
@@ -104,11 +107,42 @@ def _values(kind: str, shape: tuple[int, ...], dtype: torch.dtype, layout: str, 
         y = y.nan_to_num(0.0, 6e4, -6e4)
     if layout == "transposed":
         y = y.reshape(shape[::-1]).permute(tuple(range(y.ndim))[::-1])
-    elif layout == "stepped" and y.ndim:
+    elif layout in ("stepped", "cut") and y.ndim:
         wide = torch.zeros(*shape[:-1], 2 * shape[-1], dtype=dtype)
-        wide[..., ::2] = y
-        y = wide[..., ::2]
+        kept = wide[..., ::2] if layout == "stepped" else wide[..., : shape[-1]]
+        kept.copy_(y)
+        y = kept
     return y
+
+
+def _decisive() -> Sentences:
+    """Compare what few rows of the table meet: ties, maxima on the step of a rule, and blocks cut short."""
+    for name, rule in (("mxfp4", "even"), ("mxfp8_e4m3", "1.75"), (_MADE[0], "floor"), (_MADE[8], "rceil")):
+        fmt = parse(name)
+        assert isinstance(fmt, Block)
+        assert isinstance(fmt.size, int)
+        step = float(SCALE_RULES[rule](fmt.element).step)
+        telling = cases.telling(fmt.element)
+        x = torch.from_numpy(np.resize(telling, (7, 45))).clamp(-fmt.element.max, fmt.element.max)
+        x[:, :: fmt.size] = fmt.element.max  # the scale is one, and values in the middle are ties
+        x[1, :: fmt.size] = step * 2.0**5
+        x[2, :: fmt.size] = float(np.nextafter(np.float32(step * 2.0**5), np.float32(0)))
+        x[3:, fmt.size : 2 * fmt.size] *= 16  # of neighbours each has its own
+        row = ("nearest_even", rule, "saturate", "saturate", "smallest", 16)
+        wide = torch.zeros(7, 90)
+        wide[:, :45] = x
+        for axis, given in ((1, x), (0, x), (1, wide[:, :45]), (0, wide[:, :45])):
+            chosen = Options(*row)
+            wanted = defined(_array(given), fmt, axis, chosen)
+            found = fake_quantize(given, fmt, axis, chosen)
+            yield difference(_array(given), _array(found), wanted.values, f"{name}, {rule}, axis {axis}")
+            for mine, theirs in zip(quantize(given, fmt, axis, chosen), wanted.parts, strict=True):
+                if mine is not None and theirs is not None:
+                    yield difference(None, mine.numpy(), theirs, f"{name}, {rule}, axis {axis}: packed")
+    x = torch.arange(2 * 3 * 40, dtype=torch.float32).reshape(2, 3, 40)[:, :, :17]  # no two axes are one
+    fmt = parse("mxfp4")
+    wanted = defined(_array(x), fmt, 0, options(fmt))
+    yield difference(None, _array(fake_quantize(x, fmt, 0, options(fmt))), wanted.values, "axes with gaps")
 
 
 def _array(x: torch.Tensor) -> Any:
@@ -409,7 +443,7 @@ def _broken() -> Sentences:
 
 
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
-    "others": (_amax, _both_axes, _feedback, _ranks),
+    "others": (_decisive, _amax, _both_axes, _feedback, _ranks),
     "products": (_vectors, _matrices, _far_scales, _stacks, _surface),
     "layers": (_layers_by_both_axes,),
     "broken": (_broken,),

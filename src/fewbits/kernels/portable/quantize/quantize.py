@@ -34,7 +34,7 @@ from fewbits.kernels.portable.values.floats import (
     single,
 )
 from fewbits.kernels.portable.values.packing import pack
-from fewbits.kernels.portable.values.pieces import in_pieces
+from fewbits.kernels.portable.values.pieces import in_block_loop, in_memory, in_pieces
 from fewbits.kernels.portable.values.scales import Scales, multiplier, scale_codes, scales_of, wide
 from fewbits.kernels.portable.values.stochastic import draws
 
@@ -49,18 +49,41 @@ def fake_quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: f
     if not x.numel():
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
     where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
+    halves = _walks_in_halves(x, format)
+    if where.sub == 2 and halves:
+        # Neighbours are read from float32 in memory, and passed on from there: one by one halves are slow.
+        y = fake_quantize(in_memory(_finite_reals(x, chosen)), format, axis, chosen, amax)
+        return in_memory(y).to(x.dtype)
     if where.sub == 2 and torch.compiler.is_compiling():
         where = where._replace(
             sub=where.size
         )  # each value finds the shift of its pair: loops of two are slow
-    bits = where.blocks(_finite_bits(x, chosen))
-    scales = scales_of(bits, layout, format, chosen, amax, where, rounds_only=True)
+    if halves:
+        reals = where.blocks(_finite_reals(x, chosen))
+        bits = reals.view(layout.integer)
+    else:
+        bits, reals = where.blocks(_finite_bits(x, chosen)), None
+    scales = scales_of(bits, layout, format, chosen, amax, where, rounds_only=True, reals=reals)
 
     def rounded(bits: Tensor, drawn: Tensor | None, *parts: Tensor | None) -> Tensor:
         return _rounded(bits, Scales(*parts), format, chosen, drawn, layout, x.dtype)
 
-    y = in_pieces(rounded, bits, (_drawn(x, where, chosen), *scales), x.dtype)
+    def rounded_halves(bits: Tensor, drawn: Tensor | None, *parts: Tensor | None) -> Tensor:
+        of_blocks = Scales(*parts)
+        held = in_block_loop(bits.view(layout.real), of_blocks.exponent).view(layout.integer)
+        y = _rounded(held, of_blocks, format, chosen, drawn, layout, layout.real)
+        return in_block_loop(y, of_blocks.exponent).to(x.dtype)
+
+    drawn = _drawn(x, where, chosen)
+    y = in_pieces(rounded_halves if halves else rounded, bits, (drawn, *scales), x.dtype)
     return where.values(y).reshape(x.shape).contiguous()
+
+
+def _walks_in_halves(x: Tensor, format: Format) -> bool:
+    """Return whether a graph of the CPU is to keep float32 on the way: why, says ``values/pieces.py``."""
+    scales = format.groups.scales
+    gridded = scales is not None and scales.power_of_two and format.element.grid is not None
+    return gridded and torch.compiler.is_compiling() and x.is_cpu and x.element_size() == 2
 
 
 def is_finite(x: Tensor) -> Tensor:
@@ -145,6 +168,14 @@ def _divided(x: Tensor, exponent: Tensor) -> Tensor:
     least = torch.where(x < 0, -(2.0**-1074), 2.0**-1074).double()
     value = torch.where((value == 0) & (x != 0), least, value)
     return torch.where(value.isfinite(), value, x)
+
+
+def _finite_reals(x: Tensor, chosen: Options) -> Tensor:
+    """Return the numbers of :func:`_finite_bits` by comparisons and selections, which keep subnormals."""
+    y, most = x.detach().resolve_neg().float(), torch.finfo(x.dtype).max
+    if chosen.nonfinite != "saturate":
+        return y
+    return torch.where(y.abs() <= most, y, torch.where(y > 0, most, torch.where(y < 0, -most, 0.0)))
 
 
 def _finite_bits(x: Tensor, chosen: Options) -> Tensor:

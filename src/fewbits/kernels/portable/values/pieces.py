@@ -1,6 +1,9 @@
 """Large tensors in pieces, so that what is computed on the way takes little memory; not in a graph.
 
-A compiler fuses the steps and keeps nothing on the way.
+A compiler fuses the steps and keeps nothing on the way. In a graph of 16-bit numbers for the CPU it is told
+to keep float32 there: Inductor 2.13 walks a loop that reads or writes 16 bits by 16 values, in two vectors of
+float32, and takes their bits through memory in pieces that the processor waits for. A step of the loop that
+reads and writes float32 makes it walk by 8, in less than half the time.
 """
 
 from __future__ import annotations
@@ -43,3 +46,18 @@ def in_pieces(
             function(x.narrow(longest, start, size), *[piece(part) for part in others])
         )
     return out
+
+
+def in_memory(x: Tensor) -> Tensor:
+    """Return ``x`` as a graph of Inductor holds it in memory: as_strided looks at nothing else."""
+    x = x.contiguous()
+    return x.as_strided(x.shape, x.stride())
+
+
+def in_block_loop(x: Tensor, exponent: Tensor | None) -> Tensor:
+    """Return :func:`in_memory` of ``x``, a step of its own in the loop over blocks that share ``exponent``.
+
+    What depends on nothing of a block is computed for all values before that loop. So it depends on a
+    condition that always holds.
+    """
+    return in_memory(x if exponent is None else torch.where(exponent > -(1 << 20), x, 0.0))

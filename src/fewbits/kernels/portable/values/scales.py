@@ -51,10 +51,12 @@ def scales_of(
     where: Cut,
     *,
     rounds_only: bool = False,
+    reals: Tensor | None = None,
 ) -> Scales:
     """Return the scales for blocks of numbers, given by their bits.
 
-    With ``rounds_only`` those of bad blocks are any, as nothing is stored of them.
+    With ``rounds_only`` those of bad blocks are any, as nothing is stored of them. With ``reals``,
+    the numbers themselves, the largest is looked for among these.
 
     Raises:
         ArgumentError: scales are to be means.
@@ -66,18 +68,20 @@ def scales_of(
     if mean:
         refuse_amax(options.scale_rule, amax)
     magnitude = bits & layout.magnitude
+    sizes = magnitude.view(layout.real) if reals is None else reals.abs()
     bad, per_block = None, options.nonfinite == "block_nan"
     if per_block:
-        bad = _largest(magnitude, BLOCK, layout) >= layout.infinity
+        bad = _largest(sizes, BLOCK, layout) >= layout.infinity
     if options.nonfinite == "element" or (per_block and not (rounds_only and outer is None)):
         magnitude = torch.where(magnitude < layout.infinity, magnitude, 0)
+        sizes = magnitude.view(layout.real)
     given = None if amax is None else _given(amax, layout, bits.device)
     if shifts is not None and where.sub != shifts.size:
         sub = torch.maximum(magnitude, _neighbours(magnitude))
     else:
         sub = magnitude.amax(SUB_BLOCK, keepdim=True)
     if _has_least_scale_for_subnormals(format, options, layout):
-        largest = _largest(magnitude, BLOCK, layout)
+        largest = _largest(sizes, BLOCK, layout)
     else:
         largest = sub.amax(BLOCK, keepdim=True)
     if given is not None and scales.size == "tensor":
@@ -104,12 +108,12 @@ def _given(amax: float, layout: Layout, device: torch.device) -> Tensor:
     return bits_of(torch.full((), amax, dtype=layout.real, device=device))
 
 
-def _largest(magnitude: Tensor, axes: tuple[int, ...], layout: Layout) -> Tensor:
-    """Return the largest magnitudes, as real numbers: Inductor has no fast maximum of integers.
+def _largest(sizes: Tensor, axes: tuple[int, ...], layout: Layout) -> Tensor:
+    """Return the bits of the largest of real numbers: Inductor has no fast maximum of integers.
 
     Where subnormals are flushed, any of them may come out for the largest of nothing but them.
     """
-    return magnitude.view(layout.real).amax(axes, keepdim=True).view(layout.integer) & layout.magnitude
+    return sizes.amax(axes, keepdim=True).view(layout.integer) & layout.magnitude
 
 
 def _neighbours(x: Tensor) -> Tensor:
