@@ -7,7 +7,6 @@ plain as it says; the operator then takes it. Nothing here tells a user of a wro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -124,7 +123,7 @@ def gemv(x: torch.Tensor, parts: Pieces, format: Format, lines: int, n: int) -> 
     if x.dtype is not torch.float32 or not x.is_contiguous() or not x.numel() or not lines:
         return None
     *ahead, length = x.shape or (-1,)  # a single number is no vector, not even one of no values
-    vectors, address, source = prod(ahead), x.data_ptr(), _lent_parts(parts)
+    vectors, address, source = x.numel() // max(n, 1), x.data_ptr(), _lent_parts(parts)
     if length != n or source is None or address % 4 or (vectors > 1 and vectors > max_vectors(format)):
         return None
     y = torch.empty(*ahead, lines, dtype=torch.float32)

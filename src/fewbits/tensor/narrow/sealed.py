@@ -34,7 +34,7 @@ for _name in _WAYS_OUT:
     setattr(Sealed, _name, _refusal(_name))
 
 
-def sealed(cls: type[Sealed], shape: Any, *, dtype: torch.dtype, device: torch.device) -> Any:
+def sealed(cls: type[Sealed], shape: Any, dtype: torch.dtype, device: torch.device) -> Any:
     """Return a tensor of ``cls`` with this shape, dtype and device and an empty storage."""
     empty = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device, storage_size=0)
     torch._C._set_throw_on_mutable_data_ptr(empty)

@@ -73,7 +73,7 @@ class NarrowTensor(Sealed):
         """Construct from parts without checks; :meth:`from_parts` checks them."""
         codes = parts[0]
         assert codes is not None
-        q: NarrowTensor = sealed(cls, shape, dtype=dtype, device=codes.device)
+        q: NarrowTensor = sealed(cls, shape, dtype, codes.device)
         q.codes, q.scales, q.shifts, q.outer = parts  # type: ignore[assignment]  # codes are there
         q.format, q.axis, q._family, q.sparsity = format, axis, family, sparsity
         return q
@@ -192,7 +192,9 @@ class NarrowTensor(Sealed):
 
     def remade(self, parts: Pieces, shape: Sequence[int], axis: int) -> NarrowTensor:
         """Return a tensor of other parts with this tensor's format and dtype."""
-        return NarrowTensor(parts, self.format, shape, axis, self.dtype, self._family, self.sparsity)
+        return NarrowTensor.__new__(
+            NarrowTensor, parts, self.format, shape, axis, self.dtype, self._family, self.sparsity
+        )
 
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch's takes anything
         return matmul(self, other)

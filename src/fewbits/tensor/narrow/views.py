@@ -65,9 +65,10 @@ def transpose(q: NarrowTensor, first: int, second: int) -> NarrowTensor:
 
 def t(q: NarrowTensor) -> NarrowTensor:
     """Return the transpose of a matrix, or a vector unchanged."""
-    if q.ndim > 2:
+    ndim = q.ndim
+    if ndim > 2:
         raise ArgumentError(f"t() of {q}; it takes at most 2 axes: use transpose or permute")
-    return _turned(q) if q.ndim == 2 else permute(q, range(q.ndim)[::-1])
+    return _turned(q) if ndim == 2 else permute(q, range(ndim)[::-1])
 
 
 def _turned(q: NarrowTensor) -> NarrowTensor:
