@@ -22,7 +22,7 @@ FORMATS = (
     *("mxfp4", "int4_channel", "fp4_e2m1", "bdr(m=2,d1=8,k1=32,d2=1,k2=2)"),
     *(f"block(element=int(4),scale=fp32,size={size})" for size in (8, 64)),
 )
-NIBBLES = FORMATS[-6:]
+NIBBLES = (*FORMATS[-6:-4], *FORMATS[-3:])  # those with scales
 # Around a group of values that are multiplied together, around a run of scales, and what is left of a line.
 LENGTHS = (1, 31, 32, 33, 80, 496, 4096 - 32, 4096, 4096 + 48, 9000)
 
