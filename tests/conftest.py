@@ -12,9 +12,12 @@ from hypothesis import settings
 settings.register_profile("repeatable", deadline=None, derandomize=True)
 settings.load_profile("repeatable")
 
+
 # What is imported and collected lives until the end. Looking through it for garbage, again and again, took a
-# twentieth of the time of all tests.
-gc.disable()
+# twentieth of the time of all tests. The process that only hands tests out collects none, and stays as it is.
+def pytest_collectstart() -> None:
+    """Look for no garbage while tests are imported."""
+    gc.disable()
 
 
 def pytest_collection_finish() -> None:
