@@ -31,7 +31,6 @@ class Plan(NamedTuple):
     shared: bool  # whether the whole array shares a scale
     drawn: bool  # whether values are rounded stochastically
     nonfinite: str  # what becomes of NaN and infinity; fewbits.quantize has the words
-    fixed: bool  # whether all calls take ``format`` as it is
 
     def format_of_call(self, seed: int, largest: float | None, bad: bool) -> _native.Format:
         """Return the format for one call.
@@ -41,7 +40,7 @@ class Plan(NamedTuple):
             largest: the largest magnitude of the whole array, where all of it shares a scale.
             bad: whether that scale is NaN.
         """
-        if self.fixed:
+        if not (self.shared or self.drawn):
             return self.format
         p = _native.Format(self.format)
         p.seed = seed
@@ -74,8 +73,8 @@ def plan(format: str, options: str, shape: Shape, steps: Shape | None, axis: int
     where = everything if joined else geometry_of(shape, steps, front)
     if p is None or where is None or everything is None:
         return None
-    drawn, shared = chosen.rounding == "stochastic", shares_scale(fmt, "tensor")
-    return Plan(p, where, everything, shared, drawn, chosen.nonfinite, not (shared or drawn))
+    drawn = chosen.rounding == "stochastic"
+    return Plan(p, where, everything, shares_scale(fmt, "tensor"), drawn, chosen.nonfinite)
 
 
 class ReadingPlan(NamedTuple):

@@ -70,7 +70,7 @@ def fake_quantize_lent(
     planned: Plan, x: Lent, out: Lent, seed: int, amax: float | None, threads: int
 ) -> bool:
     """Write ``x``, of the plan's shape and layout, into ``out``; return whether it held NaN or infinity."""
-    p = planned.format if planned.fixed else format_of_call(planned, x, seed, amax, threads)
+    p = format_of_call(planned, x, seed, amax, threads)
     return _native.fake_quantize(p, planned.where, x, out, threads)[1]
 
 
@@ -78,7 +78,7 @@ def quantize_lent(
     planned: Plan, x: Lent, out: Sequence[Lent | None], seed: int, amax: float | None, threads: int
 ) -> bool:
     """Write the packed parts of ``x`` into ``out``; return whether x held NaN or infinity."""
-    p = planned.format if planned.fixed else format_of_call(planned, x, seed, amax, threads)
+    p = format_of_call(planned, x, seed, amax, threads)
     codes, scales, shifts, outer = out
     assert codes is not None
     return _native.quantize(p, planned.where, x, codes, scales, shifts, outer, threads)[1]
