@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 Table = NDArray[np.float64]
 Indices = NDArray[np.int64]
-_AT_ONCE = 1 << 17  # differences in one array, which caches hold
+_AT_ONCE = 1 << 16  # differences in one array, which caches hold
 _FEW = 4  # configurations of a neighbour that show of most pairs that neither removes the other
 
 
@@ -62,25 +62,23 @@ def _pass(costs: Table, tables: Sequence[Table], order: Indices) -> Indices:
 
 def _never_worse(costs: Table, tables: Sequence[Table], n: int, at_once: int) -> NDArray[np.bool_]:
     """Return (n, k): which of the first n are never worse than which."""
-    few = [t[:, :: -(-t.shape[1] // _FEW)] for t in tables]
-    a, b = np.nonzero(_excess(costs[:n, None], costs, [(t[:n, None], t[None]) for t in few]) <= 0)
-    never_worse = np.zeros((min(n, len(costs)), len(costs)), bool)
+    few = [np.ascontiguousarray(t[:, :: -(-t.shape[1] // _FEW)].T) for t in tables]
+    excess = costs[:n, None] - costs
+    for columns in few:
+        largest = np.full_like(excess, -np.inf)
+        for column in columns:
+            np.fmax(largest, column[:n, None] - column, out=largest)
+        excess += largest
+    a, b = np.nonzero(excess <= 0)
+    never_worse = np.zeros(excess.shape, bool)
     for i in range(0, len(a), at_once):
         of_a, of_b = a[i : i + at_once], b[i : i + at_once]
-        never_worse[of_a, of_b] = _excess(costs[of_a], costs[of_b], [(t[of_a], t[of_b]) for t in tables]) <= 0
+        pairs = costs[of_a] - costs[of_b]
+        for table in tables:
+            # What both cannot have is no reason to keep either: fmax passes over NaN.
+            pairs += np.fmax.reduce(table[of_a] - table[of_b], axis=-1, initial=-np.inf)
+        never_worse[of_a, of_b] = pairs <= 0
     return never_worse
-
-
-def _excess(a: Table, b: Table, tables: Sequence[tuple[Table, Table]]) -> Table:
-    """Return the most that a can cost above b, whatever the neighbours do."""
-    excess = a - b
-    for of_a, of_b in tables:
-        largest = (of_a - of_b).max(axis=-1)
-        if np.isnan(largest).any():
-            difference = of_a - of_b
-            largest = np.where(np.isnan(difference), -np.inf, difference).max(axis=-1)
-        excess = excess + largest
-    return excess
 
 
 def _distinct_columns(table: Table) -> Table:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from math import prod
 
 import numpy as np
@@ -17,8 +18,8 @@ import numpy as np
 from fewbits.planner.dominance import Indices, Table, undominated
 
 Scope = tuple[int, ...]
-ENTRY_BYTES = 32  # of a new table: its sum, the least, where it is, and what NumPy holds on the way
-_AT_ONCE = 1 << 21  # entries that are added up in one array; beyond it, one configuration after the other
+ENTRY_BYTES = 32  # of a new table: the least, what it is added to, their sum, and a table kept for the choice
+_AT_ONCE = 1 << 16  # entries that are added up in one array, which caches hold
 _CHEAP = 1 << 22  # entries of a table that is made faster than dominated configurations are found
 _WORTH_PRUNING = 1 << 22  # entries of a vertex's largest table; in larger ones the search costs more
 
@@ -29,9 +30,7 @@ class _Gone:
 
     vertex: int
     kept: dict[int, Indices]  # its configurations at that time, and those of its neighbours
-    tables: tuple[tuple[Scope, Table], ...]  # that it was in; empty where `least` is known
-    others: Scope = ()
-    least: Indices | None = None  # by the configurations of the others
+    tables: tuple[tuple[Scope, Table], ...]  # that it was in
 
 
 @dataclass
@@ -77,9 +76,6 @@ class Elimination:
         for gone in reversed(self.gone):
             own = gone.kept[gone.vertex]
             at = {v: int(np.searchsorted(gone.kept[v], chosen[v])) for v in gone.kept if v in chosen}
-            if gone.least is not None:
-                chosen[gone.vertex] = int(own[gone.least[tuple(at[v] for v in gone.others)]])
-                continue
             total = np.zeros(len(own))
             for scope, table in gone.tables:
                 total += table[tuple(slice(None) if v == gone.vertex else at[v] for v in scope)]
@@ -121,16 +117,14 @@ class Elimination:
                     within[v].discard(scope)
         others = tuple(sorted({v for scope in scopes for v in scope} - {vertex}))
         kept = {v: self.kept[v] for v in (vertex, *others)}
+        self.gone.append(_Gone(vertex, kept, tuple(tables)))
         if ENTRY_BYTES * prod(len(kept[v]) for v in others) <= memory_bytes:
             self.width = max(self.width, prod(len(k) for k in kept.values()))
-            table, least = self._least(vertex, others, tables)
-            self.gone.append(_Gone(vertex, kept, (), others, least))
-            self._add(others, table, within)
+            self._add(others, self._least(vertex, others, tables), within)
             return
         self.needed_bytes = self.needed_bytes or self._needed(vertex, others, within)
-        self.gone.append(_Gone(vertex, kept, tuple(tables)))
         for group, members in self._groups(vertex, tables, memory_bytes):
-            self._add(group, self._least(vertex, group, members)[0], within)
+            self._add(group, self._least(vertex, group, members), within)
 
     def _needed(self, vertex: int, others: Scope, within: Mapping[int, set[Scope]]) -> int:
         """Return the bytes of the widest table if this vertex and all after it were eliminated exactly."""
@@ -162,29 +156,26 @@ class Elimination:
                 groups.append((tuple(sorted(rest)), [(scope, table)]))
         return groups
 
-    def _least(self, vertex: int, others: Scope, tables: list[tuple[Scope, Table]]) -> tuple[Table, Indices]:
-        """Add up tables over a vertex and others; return the least over the vertex, and where it is."""
+    def _least(self, vertex: int, others: Scope, tables: list[tuple[Scope, Table]]) -> Table:
+        """Add up tables over a vertex and others, in their order; return the least over the vertex."""
         axes = (vertex, *others)
-        aligned = []
+        parts = []
         for scope, table in tables:
             order = sorted(range(len(scope)), key=lambda i: axes.index(scope[i]))
             extents = [len(self.kept[v]) if v in scope else 1 for v in axes]
-            aligned.append(table.transpose(order).reshape(extents))
+            parts.append(np.ascontiguousarray(table.transpose(order)).reshape(extents))
         k, shape = len(self.kept[vertex]), tuple(len(self.kept[v]) for v in others)
-        if k * prod(shape) <= _AT_ONCE:
-            total = np.zeros((k, *shape))
-            for part in aligned:
-                total += part
-            least = total.argmin(axis=0)
-            return np.take_along_axis(total, least[None], axis=0)[0], least
-        best, least = np.full(shape, np.inf), np.zeros(shape, np.int32)
-        for a in range(k):
-            one = np.zeros(shape)
-            for part in aligned:
-                one += part[min(a, len(part) - 1)]
-            better = one < best
-            best[better], least[better] = one[better], a
-        return best, least
+        best = np.full(shape, np.inf)
+        rows = max(1, _AT_ONCE // prod(shape[1:]))  # of the first of the others
+        several = max(1, _AT_ONCE // (min(rows, prod(shape[:1])) * prod(shape[1:])))  # of the vertex
+        for first in range(0, prod(shape[:1]), rows):
+            there = slice(first, first + rows) if others else ()
+            some = [part[:, there] if others and part.shape[1] > 1 else part for part in parts]
+            for a in range(0, k, several):
+                total = reduce(np.add, (part[a : a + several] if len(part) > 1 else part for part in some))
+                least = total.min(axis=0) if len(total) > 1 else total[0]
+                best[there] = np.minimum(best[there], least)
+        return best
 
     def _add(self, scope: Scope, table: Table, within: dict[int, set[Scope]]) -> None:
         if not scope:
