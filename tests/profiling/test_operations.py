@@ -1,10 +1,14 @@
 """Operations beside the limits of a machine, and what is said about them: numbers computed by hand."""
 
 import itertools
+import math
+from collections.abc import Callable
 from dataclasses import replace
+from time import sleep
 from typing import Any
 
 import pytest
+import torch
 
 from fewbits.profiling import measured_limits
 from fewbits.profiling.advice import advise
@@ -44,6 +48,32 @@ def test_packed_operands_take_the_fastest_rate_and_a_dtype_without_one_has_no_li
     assert product_rate("float32", LIMITS) == 100e9
     assert product_rate("", LIMITS) == 400e9
     assert held_to([replace(PRODUCT, dtype="float8_e4m3fn")], LIMITS) == (pytest.approx(2e-4), "memory")
+
+
+def test_short_floats_that_a_cpu_emulates_are_held_to_products_of_float32() -> None:
+    emulated = replace(LIMITS, product_flops={"float32": 100e9, "bfloat16": 1e9, "float64": 50e9})
+    assert product_rate("bfloat16", emulated) == 100e9
+    assert product_rate("float64", emulated) == 50e9
+    assert product_rate("bfloat16", LIMITS) == 400e9
+    assert product_rate("float16", LIMITS) == math.inf  # nobody measured it
+
+
+def test_products_that_take_long_are_measured_at_a_quarter_of_the_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sides = dict[torch.dtype, list[int]]()
+
+    def product(dtype: torch.dtype, side: int) -> Callable[[], object]:
+        sides.setdefault(dtype, []).append(side)
+        return lambda: sleep(0.02 if dtype == torch.bfloat16 else 1e-4)
+
+    monkeypatch.setattr("fewbits.profiling.limits._product", product)
+    completed(replace(LIMITS, product_flops={}), ["float32", "bfloat16", "float64"], size=64)
+    assert {dtype: of[-1] for dtype, of in sides.items()} == {
+        torch.float32: 64,
+        torch.bfloat16: 16,
+        torch.float64: 64,
+    }
 
 
 def test_the_rates_that_limits_lack_are_measured_and_the_others_stay() -> None:
@@ -132,7 +162,7 @@ def test_limits_are_bytes_and_flop_over_the_time_that_a_clock_shows(monkeypatch:
     monkeypatch.setattr("fewbits.profiling.limits.perf_counter", lambda: float(next(ticks)))
     found = measured_limits(["float64"], values=1000, size=8)  # by that clock each job takes a second
     assert (found.copy_bytes, found.read_bytes) == (8000, 4000)
-    assert found.product_flops == {"float32": 2 * 8**3, "bfloat16": 2 * 8**3, "float64": 2 * 2**3}
+    assert found.product_flops == {"float32": 2 * 8**3, "bfloat16": 2 * 8**3, "float64": 2 * 8**3}
     assert found.call_seconds == 1e-3
     assert slept  # between the calls, as the benchmarks do
 

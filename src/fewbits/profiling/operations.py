@@ -10,6 +10,7 @@ from fewbits.profiling.counting import Count
 from fewbits.records import MachineLimits, ProfiledOperation
 
 _READS = 8  # times as many bytes as it writes: then reading is what takes the time
+_SHORT = ("bfloat16", "float16")
 
 
 def operations(pieces: Iterable[Piece], limits: MachineLimits) -> tuple[ProfiledOperation, ...]:
@@ -64,7 +65,11 @@ def held_to(counts: Sequence[Count], limits: MachineLimits) -> tuple[float, str]
 def product_rate(dtype: str, limits: MachineLimits) -> float:
     """Return the FLOP per second of products of a dtype; inf where none is known.
 
-    Of packed operands, whose dtype is "", it is that of the fastest dtype.
+    Values of 16 bits may be widened first, and then take the rate of float32 where that is higher. Of packed
+    operands, whose dtype is "", it is that of the fastest dtype.
     """
     rates = limits.product_flops
-    return rates.get(dtype, math.inf) if dtype else max(rates.values(), default=math.inf)
+    if not dtype:
+        return max(rates.values(), default=math.inf)
+    widened = rates.get("float32", 0.0) if dtype in rates and dtype in _SHORT else 0.0
+    return max(rates.get(dtype, math.inf), widened)
