@@ -95,3 +95,13 @@ def test_the_total_says_what_the_checkpoint_would_weigh() -> None:
         "The outputs of m.py then have 31.3 dB, measured with its weights rounded and nothing else."
     )
     assert "times less" not in j.totals_sentence(replace(report, tensors=report.tensors[-1:]))
+
+
+def test_a_checkpoint_of_which_nothing_changes_is_told_so() -> None:
+    report = fake.checkpoint()
+    as_it_is = [replace(t, proposed=None, proposed_bytes=t.stored_bytes) for t in report.tensors]
+    kept = replace(report, tensors=tuple(as_it_is))
+    assert j.totals_sentence(kept).endswith(". No value of its tensors then changes.")
+    assert j.totals_sentence(replace(kept, model="m:f", output_qsnr_db=math.inf)).endswith(
+        "stay as they are."
+    )

@@ -128,3 +128,12 @@ def test_training_has_a_column_where_it_was_measured_only() -> None:
     assert "+0.0960*" in text  # mx4, half of what the cast costs and beyond the spread
     broken = [replace(s, trained=(math.nan,) * 3) for s in fake.tasks(train=True)[:14]]
     assert "NaN*" in printed(tasks_table(broken), 120)
+
+
+@pytest.mark.parametrize("width", [30, 40, 60])
+def test_numbers_are_whole_on_a_narrow_terminal_and_names_are_broken_instead(width: int) -> None:
+    text = printed(checkpoint_table(fake.checkpoint()), width)
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "51.6 MiB" in text
+    assert "3.91 MiB" in text
+    assert not re.search(r" [KMG]i?$", text, re.MULTILINE)

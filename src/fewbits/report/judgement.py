@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -175,10 +176,14 @@ def totals_sentence(report: CheckpointReport) -> str:
 
 def _cost(report: CheckpointReport) -> str:
     if report.model is not None:
+        if report.output_qsnr_db == math.inf:
+            return f"The outputs of {visible(report.model)} then stay as they are."
         return (
             f"The outputs of {visible(report.model)} then have {decibels(report.output_qsnr_db)} dB, measured"
             " with its weights rounded and nothing else."
         )
+    if report.weight_qsnr_db == math.inf:
+        return "No value of its tensors then changes."
     return (
         f"The mean QSNR of its tensors is then {decibels(report.weight_qsnr_db)} dB. That does not say what"
         " its outputs lose: tensors of one QSNR differ widely in what they do to a model. --model"

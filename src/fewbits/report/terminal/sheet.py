@@ -19,6 +19,7 @@ from fewbits.report.columns.column import Column
 Row = TypeVar("Row")
 
 _LEAST_NAME = 22  # characters in a line of a folded name
+_BROKEN_NAME = 6  # in a line of one whose words are broken, so that numbers stay whole
 _STYLE = {"worse": "red", "better": "green", "": ""}
 
 
@@ -68,8 +69,9 @@ class Sheet(Generic[Row]):
             if not spare.spare:
                 break
             columns.remove(spare)
+        gap = 2 if self._natural(columns, gap=2) <= options.max_width else 1
         yield self.heading
-        yield self._table(columns, gap=2 if self._natural(columns, gap=2) <= options.max_width else 1)
+        yield self._table(columns, self._widths(columns, options.max_width), gap=gap)
         left_out = [column.title for column in self.columns if column not in columns]
         if left_out:
             yield Wrapped(f"No room here for: {', '.join(left_out)}; --json has all.", "dim")
@@ -98,18 +100,31 @@ class Sheet(Generic[Row]):
         words = [_least(column.text(row)) for row in self.rows]
         return max([*map(cell_len, column.short.split("\n")), *words, min(most, _LEAST_NAME)])
 
-    def _table(self, columns: Sequence[Column[Row]], *, gap: int) -> Table:
+    def _widths(self, columns: Sequence[Column[Row]], most: int) -> list[int]:
+        """Return the least width of each column; words of names are broken where numbers would be cut."""
+        widths = [self._least(column) for column in columns]
+        lacking = sum(widths) + len(widths) - 1 - most
+        names = [i for i, column in enumerate(columns) if column.is_name]
+        while lacking > 0 and names:
+            widest = max(names, key=lambda i: widths[i])
+            if widths[widest] <= _BROKEN_NAME:
+                break
+            widths[widest], lacking = widths[widest] - 1, lacking - 1
+        return widths
+
+    def _table(self, columns: Sequence[Column[Row]], widths: Sequence[int], *, gap: int) -> Table:
         # The box itself puts one space between columns, the padding the rest.
         table = Table(
             box=box.SIMPLE_HEAD, show_edge=False, padding=(0, gap - 1, 0, 0), pad_edge=False,
             header_style="bold",
         )  # fmt: skip
-        for column in columns:
+        for column, width in zip(columns, widths, strict=True):
             table.add_column(
-                Text(column.short),
+                Text(column.short, overflow="fold"),
                 justify="left" if column.is_name else "right",
                 no_wrap=not column.is_name,
-                min_width=self._least(column),
+                min_width=width,
+                width=width if width < self._least(column) else None,
             )
         for row in self.rows:
             mark = next((m for m in (column.mark(row) for column in columns) if m), "")
