@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 from fewbits.cli import aliases
 from fewbits.cli import main as cli
 from fewbits.cli.aliases import Formats
-from fewbits.cli.arguments import read_codecs, read_count, read_numbers, read_recipes
+from fewbits.cli.arguments import read_bytes, read_codecs, read_count, read_numbers, read_recipes
 from fewbits.errors import ArgumentError
 
 APP = typer.main.get_command(cli.app)
@@ -140,6 +140,27 @@ def test_counts_are_read_with_powers_of_a_thousand(text: str, count: int) -> Non
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="expected a number from 1 up"):
         read_count("parameters", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("40", 40),
+        ("40b", 40),
+        ("1.5K", 1500),
+        ("24GB", 24 * 10**9),
+        ("24 GiB", 24 * 2**30),
+        ("1tib", 2**40),
+    ],
+)
+def test_bytes_are_read_in_units_of_1000_and_of_1024(text: str, count: int) -> None:
+    assert read_bytes("memory", text) == count
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "G", "1iB", "40 parsecs", "1e9", "inf", "0.2"])
+def test_what_are_no_bytes_is_refused(text: str) -> None:
+    with pytest.raises(ArgumentError, match="expected a number of bytes, as in 40G, 40GB or 40GiB"):
+        read_bytes("memory", text)
 
 
 @pytest.mark.parametrize("text", ["", ",", "0", "1,-1", "1,x", "inf", "nan"])

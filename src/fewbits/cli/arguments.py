@@ -282,6 +282,25 @@ def read_count(name: str, text: str) -> int:
     return count
 
 
+def read_bytes(name: str, text: str) -> int:
+    """Return a number of bytes from 1 up, perhaps in thousands (40G, 40GB) or in powers of 1024 (40GiB).
+
+    >>> read_bytes("memory", "1.5KiB")
+    1536
+
+    Raises:
+        ArgumentError: it is something else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(B?|IB)", text.strip().upper())
+    count = 0
+    if found is not None and (found[2] or found[3] != "IB"):
+        unit = 1024 if found[3] == "IB" else 1000
+        count = round(float(found[1]) * unit ** " KMGT".index(found[2] or " "))
+    if count < 1:
+        raise ArgumentError(f"{name}={text!r}; expected a number of bytes, as in 40G, 40GB or 40GiB")
+    return count
+
+
 def refuse_unused(context: typer.Context, used: Collection[str], what: str) -> None:
     """Raise ArgumentError for given options that are not in ``used``; see :func:`refuse_idle`."""
     refuse_idle(context, set(context.params) - _parameters(context, used), what)

@@ -12,6 +12,7 @@ from fewbits.cli.arguments import (
     JsonOption,
     ReportOption,
     provenance,
+    read_bytes,
     read_count,
     read_list,
     read_recipes,
@@ -52,7 +53,7 @@ def plan(
     memory: Annotated[
         str | None,
         typer.Option(
-            help="The most bytes that a device may hold: 40G, ..., or none; default: the machine's.",
+            help="The most bytes that a device may hold: 40G, 40GiB, ..., or none; default: the machine's.",
             show_default=False,
         ),
     ] = None,
@@ -202,7 +203,7 @@ def _machine(text: str) -> Machine | str:
 def _memory(text: str | None) -> float | None:
     if text is None:
         return None
-    return float("inf") if text.strip() == "none" else float(read_count("memory", text))
+    return float("inf") if text.strip() == "none" else float(read_bytes("memory", text))
 
 
 def _numbers(path: Path) -> dict[str, dict[str, float]]:
