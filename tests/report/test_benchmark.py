@@ -43,7 +43,7 @@ def test_what_it_is_and_is_not_is_said() -> None:
     assert "counted, not measured" in text
     assert "Cleared before each run: objects of earlier runs. Kept: the operating system's cache" in text
     assert "mxfp6 ran with products in mxfp6_e3m2" in text
-    assert "mxfp6: 1 runs were resumed; what a kill undid counts twice" in text
+    assert "mxfp6: 1 run was resumed; what a kill undid counts twice" in text
 
 
 def test_one_failure_is_said_and_two_are_no_result() -> None:
@@ -80,6 +80,12 @@ def test_the_page_has_a_curve_for_every_run() -> None:
     assert 'id="quality"' in text
     for seed in range(5):
         assert f"mxfp6, seed {seed}" in text
+    figure = re.search(r'data-figure="quality">(.*?)</script>', text, re.DOTALL)
+    assert figure is not None
+    drawn = json.loads(figure[1])["data"]
+    of_seed = [(line["hovertext"][0], line["line"]["color"]) for line in drawn if "hovertext" in line]
+    by_recipe = {("fp32" in name, color) for name, color in of_seed}
+    assert by_recipe == {(True, "curve-0"), (False, "curve-1")}  # as the legend has them
 
 
 def test_checked_logs_say_who_looked_and_are_no_results() -> None:

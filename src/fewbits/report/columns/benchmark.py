@@ -128,7 +128,8 @@ def _of_recipe(result: RecipeResult, runs: int) -> list[str]:
         )
     resumed = sum(run.resumed > 0 for run in result.runs)
     if resumed:
-        said.append(f"{name}: {resumed} runs were resumed; what a kill undid counts twice.")
+        counted = "1 run was" if resumed == 1 else f"{resumed} runs were"
+        said.append(f"{name}: {counted} resumed; what a kill undid counts twice.")
     for ran in dict.fromkeys(run.precision for run in result.runs):
         wider = f" Wider: {', '.join(map(q.visible, ran.wide_layers))}." if ran.wide_layers else ""
         said.append(

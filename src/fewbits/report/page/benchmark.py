@@ -59,11 +59,13 @@ def _runs_plot(report: BenchmarkReport) -> Plot:
                 f"{e.seconds:.2f} s, step {e.step}: {q.plain(e.value, metric.digits)}"
                 for e in run.evaluations
             ),
+            alike=i,
         )
-        for result in report.recipes
+        for i, result in enumerate(report.recipes)
         for run in result.runs
     ]
     vertical = linear_axis(metric.unit or report.metric)
     figure = curves(drawn, linear_axis("seconds"), vertical, reference=report.target)
-    about = "Each run until its target, the dotted line, or its last step."
-    return Plot("quality", metric.title.capitalize(), figure, about, curve_signs([c.name for c in drawn]))
+    about = "Each run until its target, the dotted line, or its last step; runs of one recipe look alike."
+    names = [result.recipe for result in report.recipes]
+    return Plot("quality", metric.title.capitalize(), figure, about, curve_signs(names))

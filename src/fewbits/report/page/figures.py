@@ -60,6 +60,7 @@ class Curve:
     points: tuple[tuple[float, float], ...]
     hover: tuple[str, ...]  # shown when a point is pointed at, below the name
     band: tuple[tuple[float, float], ...] = ()  # lowest and highest value at each point
+    alike: int | None = None  # curves of one number have one stroke; None: it has its own
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ def curves(drawn: Sequence[Curve], x: Axis, y: Axis, *, reference: float | None 
     """Draw lines through points, and one across the plot at `reference`; their names are for a legend."""
     data: list[Figure] = []
     for number, curve in enumerate(drawn):
-        color, dash = stroke(number)
+        color, dash = stroke(number if curve.alike is None else curve.alike)
         at = [x.place(at) for at, _ in curve.points]
         if curve.band:
             ends = [
