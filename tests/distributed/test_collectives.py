@@ -125,7 +125,7 @@ def check_strides_and_lists(rank: int, size: int) -> None:
     assert not all_reduce(torch.cat([small, large]), "fp4_e3m0:aps")[:64].any()
 
 
-@pytest.mark.parametrize("size", [2, 3, 4, 8])
+@pytest.mark.parametrize("size", [2, 3, 4, pytest.param(8, marks=pytest.mark.slow)])
 def test_every_rank_has_the_bits_of_the_definition(team: Teams, size: int) -> None:
     team(size).run(reduce_everything)
 
@@ -172,7 +172,7 @@ def reduce_in_parts(rank: int, size: int) -> None:
             assert torch.equal(again, kept), text
 
 
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_parts_and_kept_memory_change_no_result(team: Teams, size: int) -> None:
     team(size).run(reduce_in_parts)
 

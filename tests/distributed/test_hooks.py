@@ -111,7 +111,7 @@ def beneath_ddp(rank: int, size: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch about hooks and unused parameters
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", [pytest.param(2, marks=pytest.mark.slow), 3])
 def test_a_codec_averages_gradients_beneath_ddp(team: Teams, size: int) -> None:
     team(size).run(beneath_ddp)
 
