@@ -13,7 +13,9 @@ BACKENDS = ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)]
 inductor_loads = pytest.mark.filterwarnings("ignore:.*script_method.*:DeprecationWarning")
 
 
-def compiled(function: Callable[..., Any], backend: str, *, dynamic: bool | None = True) -> Callable[..., Any]:
+def compiled(
+    function: Callable[..., Any], backend: str, *, dynamic: bool | None = True
+) -> Callable[..., Any]:
     """Return the function in one graph, its sizes symbols; with None those alone that inputs mark."""
     torch._dynamo.reset()
     found: Callable[..., Any] = torch.compile(function, fullgraph=True, backend=backend, dynamic=dynamic)
