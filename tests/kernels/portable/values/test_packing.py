@@ -46,7 +46,8 @@ def test_shapes_are_known_without_values() -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("bits", [3, pytest.param(16, marks=pytest.mark.slow)])
 def test_packing_compiles_whole_for_any_length(bits: int, backend: str) -> None:
-    there_and_back = compiled(lambda x: unpack(pack(x, bits), bits, x.shape[-1]), backend)
+    there_and_back = compiled(lambda x: unpack(pack(x, bits), bits, x.shape[-1]), backend, dynamic=None)
     for n in (40, 61):
         given = torch.from_numpy(codes((4, n), bits))
+        torch._dynamo.mark_dynamic(given, 1)  # a symbol for lines shows nothing
         assert torch.equal(there_and_back(given).long(), given)
