@@ -59,7 +59,7 @@ build: setup
 demo: setup
 	$(BIN)/fewbits compare --report fewbits-report.html --json fewbits-report.json
 
-# Counting the lines that tests reach takes nearly half of all time: test-all does it, which nobody waits for.
+# Counting the lines that tests reach takes two fifths of the time: test-all does it, which nobody waits for.
 test: setup
 	$(PYTEST)
 
