@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from fewbits.errors import DataError
-from fewbits.train import recipe_trainer, seeded
+from fewbits.train import Trainer, recipe_trainer, seeded
 from fewbits.train.tasks.digits_task import Digits, train_and_held_out
 from fewbits.train.tasks.mnist_task import SIDE, mnist_sets
 from fewbits.train.tasks.task import Task
@@ -35,12 +35,19 @@ def image_sets() -> Iterator[Images]:
     yield ("mnist10k", *found, SIDE)
 
 
-def accuracy(task: Task, recipe: str, seed: int) -> float:
-    """Train, and return the accuracy in percent."""
+def trained(task: Task, recipe: str, seed: int) -> Trainer:
+    """Train, and return the trainer when it is done; nothing is left over for the next seed."""
     with seeded(task, seed):
         trainer = recipe_trainer(task, recipe, seed=seed, observe_every=task.hyper.steps)
         for _ in trainer:
             pass
+        return trainer
+
+
+def accuracy(task: Task, recipe: str, seed: int) -> float:
+    """Train, and return the accuracy in percent."""
+    trainer = trained(task, recipe, seed)
+    with seeded(task, seed):
         return trainer.evaluate()
 
 

@@ -3,6 +3,7 @@
 import math
 
 import pytest
+import pywt
 import torch
 from torch import nn
 
@@ -29,6 +30,15 @@ def test_bands_are_sums_and_differences_of_neighbours_and_keep_the_energy() -> N
             for band, value in enumerate(wanted):
                 assert (found[:, band, :, i, j] - value).abs().max() < 1e-14
     assert float(found.square().sum()) == pytest.approx(float(x.square().sum()), rel=1e-14)
+
+
+@pytest.mark.parametrize(("dtype", "within"), [(torch.float64, 1e-15), (torch.float32, 4e-7)])
+def test_pywavelets_makes_the_images_of_their_bands_again(dtype: torch.dtype, within: float) -> None:
+    x = images(3, 2, 6, 8, dtype=dtype)
+    bands = [haar_bands(x)[:, band].numpy() for band in range(len(BANDS))]
+    again = torch.from_numpy(pywt.idwt2((bands[0], tuple(bands[1:])), "haar"))
+    assert again.dtype == dtype
+    assert float((again - x).abs().max()) <= within * float(x.abs().max())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
