@@ -47,9 +47,16 @@ def compiled_equals_cpu(x: torch.Tensor, fmt: Format, axis: int = -1, **choices:
 
 
 @inductor_loads
-@pytest.mark.parametrize(("name", "dtype"), [("mxfp4", torch.bfloat16), ("mx9", torch.float32)])
+@pytest.mark.parametrize(
+    ("name", "dtype", "loops"),
+    [
+        ("mxfp4", torch.bfloat16, 3),  # blocks; their largest values; their rounded ones
+        ("mx9", torch.float32, 3),
+        pytest.param("mx6", torch.bfloat16, 4, marks=pytest.mark.slow),  # first, memory of its own
+    ],
+)
 def test_a_graph_of_inductor_is_one_loop_of_vectors_with_the_bits_of_the_cpu(
-    name: str, dtype: torch.dtype
+    name: str, dtype: torch.dtype, loops: int
 ) -> None:
     # Booleans in memory, loops of pairs and integers of 16 bits each made a graph ten times slower.
     rounded = torch.compile(lambda x: fb.fake_quantize(x, name, nonfinite="saturate"), fullgraph=True)
@@ -58,7 +65,9 @@ def test_a_graph_of_inductor_is_one_loop_of_vectors_with_the_bits_of_the_cpu(
     assert "Vectorized<int32_t>" in code
     assert "VectorizedN<int32_t" not in code  # bits of 16 values at once go through memory
     assert "bool* local_buffer" not in code
-    assert code.count("for(int64_t") == 3  # blocks; their largest values; their rounded ones
+    assert "Vectorized<int32_t>::loadu(in_ptr" not in code  # the processor waits for such vectors
+    assert name == "mx9" or "_inner" not in code  # neighbours one by one
+    assert code.count("for(int64_t") == loops
     force_backend("native")
     assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, name, nonfinite="saturate")])))
 
@@ -94,6 +103,27 @@ def test_a_graph_has_no_break_and_the_bits(name: str) -> None:
     found = rounded(x)
     force_backend("native")
     assert not any(differing(as_bytes([found]), as_bytes([fb.fake_quantize(x, name)])))
+
+
+@pytest.mark.parametrize(
+    ("name", "nonfinite"), [("mx9", "block_nan"), ("bdr(m=5,d1=6,k1=8,d2=3,k2=2)", "saturate")]
+)
+def test_words_of_two_bfloat16_have_the_bits_wherever_they_begin(name: str, nonfinite: str) -> None:
+    rounded = torch.compile(
+        lambda x, rounding, axis: fb.fake_quantize(
+            x, name, axis=axis, rounding=rounding, nonfinite=nonfinite
+        ),
+        fullgraph=True,
+        backend="aot_eager",
+    )
+    flat = inputs(parse(name), (6 * 44 + 1,), torch.bfloat16)
+    for first, rounding, axis in ((1, "nearest_even", 1), (0, "down", 1), (0, "up", 0)):
+        x = flat[first : first + 6 * 44].reshape(6, 44)  # the last block of a line is not full
+        found = rounded(x, rounding, axis)
+        force_backend("native")
+        wanted = fb.fake_quantize(x, name, axis=axis, rounding=rounding, nonfinite=nonfinite)
+        force_backend("portable")
+        assert not any(differing(as_bytes([found]), as_bytes([wanted])))
 
 
 def test_a_graph_holds_plain_operations_and_none_of_ours() -> None:

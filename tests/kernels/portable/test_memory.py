@@ -44,7 +44,7 @@ def temporary_bytes(dtype: torch.dtype, name: str, rounding: str) -> float:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("name", ["mxfp4", "mx9", "nvfp4"])
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e3m2", "mxfp4", "mxint8", "mx9", "nvfp4"])
 def test_no_more_than_40_bytes_for_each_value(name: str, dtype: torch.dtype) -> None:
     assert 0 < temporary_bytes(dtype, name, "nearest_even") <= 40
 

@@ -7,6 +7,7 @@ scale they are divided, and multiplied by it, in float64.
 
 from __future__ import annotations
 
+from functools import partial
 from math import prod
 
 import torch
@@ -15,6 +16,7 @@ from fewbits.formats import Format
 from fewbits.kernels.bits.layout import layout as layout_of_parts
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.portable.dequantize.dequantize import rounded_to
+from fewbits.kernels.portable.quantize.pairs import fake_quantize_pairs, lies_in_pairs
 from fewbits.kernels.portable.values.blocks import Cut, cut
 from fewbits.kernels.portable.values.elements import (
     Numbers,
@@ -50,6 +52,10 @@ def fake_quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: f
         return torch.empty(x.shape, dtype=x.dtype, device=x.device)
     where, layout = cut(format, tuple(x.shape), axis), layout_of(x.dtype)
     halves = _walks_in_halves(x, format)
+    if halves and lies_in_pairs(x, where, chosen):
+        gridded = partial(_gridded, format=format, chosen=chosen, drawn=None, layout=layout)
+        y = fake_quantize_pairs(_finite_reals(x, chosen), format, where, chosen, amax, gridded)
+        return y.reshape(x.shape)
     if where.sub == 2 and halves:
         # Neighbours are read from float32 in memory, and passed on from there: one by one halves are slow.
         y = fake_quantize(in_memory(_finite_reals(x, chosen)), format, axis, chosen, amax)
@@ -104,8 +110,7 @@ def _rounded(
     """Return the values of blocks, rounded."""
     scaling = format.groups.scales
     if format.element.grid is not None and (scaling is None or scaling.power_of_two):
-        numbers = Numbers(bits, _unit(bits, scales), layout, 0 if scaling is None else _least_unit(format))
-        y = of_bits(round_gridded(format.element, numbers, chosen, drawn), dtype)
+        y = of_bits(_gridded(bits, scales, format, chosen, drawn, layout), dtype)
         # Last, and of real numbers: Inductor then keeps the loops over blocks to the end. Zeros stay.
         return torch.where(bits == 0, 0.0, y) if scales.bad is None else torch.where(scales.bad, torch.nan, y)
     if scaling is not None and format.element.grid is not None:
@@ -118,6 +123,14 @@ def _rounded(
         codes = scale_codes(scales, scaling)
         values = values * multiplier(scaling, codes, scales.shifts, scales.outer)
     return rounded_to(values, dtype)
+
+
+def _gridded(
+    bits: Tensor, scales: Scales, format: Format, chosen: Options, drawn: Tensor | None, layout: Layout
+) -> Tensor:
+    """Return the bits of values on a grid that a power of two moves."""
+    least = 0 if scales.exponent is None else _least_unit(format)
+    return round_gridded(format.element, Numbers(bits, _unit(bits, scales), layout, least), chosen, drawn)
 
 
 def _codes(

@@ -48,9 +48,9 @@ def round_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor |
     layout, grid, magnitude, negative = x.layout, element.grid, x.magnitude, x.bits < 0
     assert grid is not None
     lowest = x.unit + (grid.emin + layout.bias)
-    finer = grid.emin + layout.bias + x.least_unit < 0
+    least = grid.emin + layout.bias + x.least_unit
     found = round_to_grid(
-        magnitude, negative, lowest, grid.mantissa_bits, layout, chosen, drawn, has_finer=finer
+        magnitude, negative, lowest, grid.mantissa_bits, layout, chosen, drawn, least=least
     ).bits
     limit = scaled_constant(element.max, x.unit, layout, x.least_unit)
     if element.min != -element.max:
@@ -73,11 +73,11 @@ def encode_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor 
     assert grid is not None
     m = grid.mantissa_bits
     lowest = x.unit + (grid.emin + layout.bias)
-    finer = grid.emin + layout.bias + x.least_unit < 0
+    least = grid.emin + layout.bias + x.least_unit
     count, shift, binade, _ = round_to_grid(
-        magnitude, negative, lowest, m, layout, chosen, drawn, has_finer=finer
+        magnitude, negative, lowest, m, layout, chosen, drawn, least=least
     )
-    if finer:
+    if least < 0:
         count = count << (-shift).clamp(min=0)
     # Beyond the largest it is enough to be beyond.
     above = (binade - lowest).clamp(max=element.emax - grid.emin + 1)

@@ -51,6 +51,9 @@ SINGLE = Layout(torch.float32, torch.int32, 23, 127)
 DOUBLE = Layout(torch.float64, torch.int64, 52, 1023)
 
 
+_FEW = 3  # exponents of subnormals that are told by a comparison each
+
+
 def layout_of(dtype: torch.dtype) -> Layout:
     """Return in what values of a dtype are worked on: float64 in itself, all others in float32."""
     return DOUBLE if dtype == torch.float64 else SINGLE
@@ -69,8 +72,7 @@ def of_bits(bits: Tensor, dtype: torch.dtype) -> Tensor:
     """Return the numbers of bits of :func:`layout_of` ``dtype``, rounded to nearest even to that."""
     if dtype == torch.bfloat16:
         # All but the last cut is done on integers, of 32 bits since Inductor has no vectors of 16.
-        near = bits + (0x7FFF + (bits >> 16 & 1)) & -1 << 16
-        bits = torch.where((bits & SINGLE.magnitude) > SINGLE.infinity, SINGLE.nan, near)
+        bits = to_bfloat16(bits)
         if not torch.compiler.is_compiling():
             # Torch's conversion has another NaN on each device, and on the CPU where it takes vectors.
             return (bits >> 16).to(torch.int16).view(torch.bfloat16)
@@ -78,9 +80,24 @@ def of_bits(bits: Tensor, dtype: torch.dtype) -> Tensor:
     return real if real.dtype == dtype else real.to(dtype)
 
 
-def exponent_of(magnitude: Tensor, layout: Layout) -> Tensor:
-    """Return floor(log2) plus the bias; of subnormals too, and of zero less than that of any."""
+def to_bfloat16(bits: Tensor) -> Tensor:
+    """Return the bits of float32 rounded to those that a bfloat16 has, the upper half."""
+    near = bits + (0x7FFF + (bits >> 16 & 1)) & -1 << 16
+    return torch.where((bits & SINGLE.magnitude) > SINGLE.infinity, SINGLE.nan, near)
+
+
+def exponent_of(magnitude: Tensor, layout: Layout, least: int | None = None) -> Tensor:
+    """Return floor(log2) plus the bias; of subnormals too, and of zero less than that of any.
+
+    With ``least``, exponents below it may come out as any that is not above it.
+    """
     f = layout.fraction
+    if least is not None and least >= -_FEW:
+        # By integers alone, as bits of float32 on the way would go through memory in a graph of the CPU.
+        exponent, last = magnitude >> f, 8 * magnitude.element_size() - 1
+        for lower in range(-least):
+            exponent = exponent + (magnitude - (1 << f - 1 - lower) >> last)  # the sign is one less
+        return exponent
     # A subnormal's integer is exact in the dtype and normal there.
     tiny = (magnitude.to(layout.real).view(layout.integer) >> f) - (layout.bias + f - 1)
     return torch.where(magnitude < 1 << f, tiny, magnitude >> f)
@@ -122,7 +139,9 @@ def scaled_constant(
         return normal
     lost = (1 - field).clamp(0, f + 2)
     tiny = significand >> lost if down else nearest_even(torch.full_like(field, significand), lost)
-    return torch.where(field > 0, normal, tiny)
+    # Chosen by a mask of bits: a boolean that Inductor keeps on the way costs more than all the rest.
+    subnormal = field - 1 >> 8 * field.element_size() - 1
+    return normal ^ (normal ^ tiny) & subnormal
 
 
 def nearest_even(significand: Tensor, shift: Tensor) -> Tensor:

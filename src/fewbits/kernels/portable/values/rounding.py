@@ -35,7 +35,7 @@ def round_to_grid(
     chosen: Options,
     drawn: Tensor | None,
     *,
-    has_finer: bool,
+    least: int,
 ) -> Rounded:
     """Round magnitudes to multiples of 2^(max(their exponent, lowest) - mantissa_bits).
 
@@ -47,11 +47,11 @@ def round_to_grid(
         layout: of the magnitudes.
         chosen: how to round.
         drawn: draws for stochastic rounding, of the magnitudes' shape.
-        has_finer: whether ``lowest`` may lie below 0, so that subnormals have binades of their own.
+        least: no ``lowest`` is below; subnormals have binades of their own from 0 down to it.
     """
     f = layout.fraction
     field = magnitude >> f
-    binade = torch.maximum(exponent_of(magnitude, layout) if has_finer else field, lowest)
+    binade = torch.maximum(exponent_of(magnitude, layout, least), lowest)
     field = field.clamp(min=1)
     below = field - 1 << f  # bits of the binade's lower neighbour: added to a significand they are a number
     significand = magnitude - below

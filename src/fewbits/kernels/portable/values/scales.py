@@ -76,7 +76,7 @@ def scales_of(
         magnitude = torch.where(magnitude < layout.infinity, magnitude, 0)
         sizes = magnitude.view(layout.real)
     given = None if amax is None else _given(amax, layout, bits.device)
-    if shifts is not None and where.sub != shifts.size:
+    if shifts is not None and where.sub not in (1, shifts.size):  # where it is 1, each stands for a pair
         sub = torch.maximum(magnitude, _neighbours(magnitude))
     else:
         sub = magnitude.amax(SUB_BLOCK, keepdim=True)
@@ -151,8 +151,10 @@ def _shared_exponent(
 
 def _shifts(sub: Tensor, exponent: Tensor, layout: Layout, format: Format) -> Tensor:
     """Return tau = min(E1 - E2, beta) of each sub-block (Shared Microexponents, section 3.2)."""
-    gap = exponent - (exponent_of(sub, layout) - layout.bias)
-    return torch.where(sub > 0, gap.clamp(0, format.largest_shift), format.largest_shift).to(torch.int32)
+    assert format.groups.scales is not None
+    least = format.groups.scales.element.emin - format.largest_shift + layout.bias
+    gap = exponent - (exponent_of(sub, layout, least) - layout.bias)
+    return gap.clamp(0, format.largest_shift).to(torch.int32)
 
 
 def _real_scales(
