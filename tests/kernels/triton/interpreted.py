@@ -321,6 +321,22 @@ def _matrices() -> Sentences:
             yield _bounded(y, a, b, f"{names}, by chip: {by_chip}")
 
 
+def _second_step() -> Sentences:
+    """Yield where a block-scaled product reads wrong parts in its second step along k, of 128 values each."""
+    rng = torch.Generator().manual_seed(12)
+    (name, other), shapes = ("mxfp4", "mxfp8_e4m3"), ((2, 140), (3, 140))
+    a, b = (torch.randn(shape, generator=rng) for shape in shapes)
+    a[:, 128:] *= 64.0  # scales of the second step are others
+    b[:, 128:] *= 8.0
+    left, right = (quantize(x, parse(n), 1, options(parse(n))) for x, n in ((a, name), (b, other)))
+    y = product(left, parse(name), right, parse(other), (1, 2, 3, 140), torch.float32, by_chip=True)
+    a, b = (
+        dequantize(parts, parse(n), shape, 1, torch.float32)
+        for parts, n, shape in zip((left, right), (name, other), shapes, strict=True)
+    )
+    yield _bounded(y[0], a, b, f"{name} and {other} by chip, in two steps")
+
+
 def _far_scales() -> Sentences:
     """Yield where real scales, whose product leaves float32, spoil sums that it holds."""
     rng = torch.Generator().manual_seed(10)
@@ -472,7 +488,7 @@ def _broken() -> Sentences:
 
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
     "others": (_decisive, _amax, _both_axes, _feedback, _ranks),
-    "products": (_vectors, _matrices, _far_scales, _stacks, _surface),
+    "products": (_vectors, _matrices, _second_step, _far_scales, _stacks, _surface),
     "layers": (_layers_by_both_axes,),
     "broken": (_broken,),
 }
