@@ -22,14 +22,19 @@ Name = TypeVar("Name")
 _TO_SLEEP = 0.05  # seconds; OpenBLAS's threads wait for 2^26 cycles
 
 
-def seconds(calls: Mapping[Name, Callable[[], Any]], rounds: int) -> dict[Name, float]:
-    """Return the median time of each call; every round times each once, every second one backwards."""
+def seconds(
+    calls: Mapping[Name, Callable[[], Any]], rounds: int, clock: Callable[[], float] = perf_counter
+) -> dict[Name, float]:
+    """Return the median time of each call; every round times each once, every second one backwards.
+
+    Where others share the machine, ``clock`` may be time.thread_time, for calls that one thread computes.
+    """
     for call in calls.values():
         call()  # allocates, wakes the threads, fills the caches
     times: dict[Name, list[float]] = {name: [] for name in calls}
     for turn in range(rounds):
         for name in list(calls)[:: -1 if turn % 2 else 1]:
-            times[name].append(_once(calls[name]))
+            times[name].append(_once(calls[name], clock))
     return {name: median(taken) for name, taken in times.items()}
 
 
@@ -50,17 +55,17 @@ def beside(limit: Callable[[], Any], calls: Calls, rounds: int) -> tuple[float, 
     return median(limits), {name: median(of) for name, of in ratios.items()}
 
 
-def _once(call: Callable[[], Any]) -> float:
+def _once(call: Callable[[], Any], clock: Callable[[], float] = perf_counter) -> float:
     """Return the seconds of one call, after all threads got the time to fall asleep.
 
     Those of a library that still wait for its next piece of work would slow down another one.
     """
     sleep(_TO_SLEEP)
     _wait()
-    start = perf_counter()
+    start = clock()
     call()
     _wait()
-    return perf_counter() - start
+    return clock() - start
 
 
 def _wait() -> None:
