@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError
 from fewbits.planner import elimination, minimize
+from fewbits.planner.dominance import undominated
 
 Table = NDArray[np.float64]
 Problem = tuple[list[Table], dict[tuple[int, int], Table]]
@@ -98,8 +99,6 @@ def _wrong_alone(costs: Table, tables: Sequence[Table]) -> NDArray[np.int64]:
 
 def _wrong_one_neighbour(costs: Table, tables: Sequence[Table]) -> NDArray[np.int64]:
     """A pruning that forgets all neighbours but the first."""
-    from fewbits.planner.dominance import undominated
-
     return undominated(costs, tables[:1])
 
 
@@ -125,6 +124,26 @@ def test_pruning_drops_what_is_never_better(monkeypatch: pytest.MonkeyPatch) -> 
     costs = [random.random(40) for _ in range(12)]
     edges = {(i, i + 1): random.random((40, 40)) * 1e-3 for i in range(11)}
     assert minimize(costs, edges).width <= 4
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_dropped_is_never_better_and_what_is_kept_is_now_and_then(seed: int) -> None:
+    """By Goldstein's criterion, entry by entry; neighbours have more than a first look sees."""
+    random = np.random.default_rng(seed)
+    costs, tables = 3 * random.random(24), [random.random((24, 30)) for _ in range(2)]
+    for table in tables:
+        table[random.random(24) < 0.8, 5] = np.inf  # forbidden with most: most pairs share that
+    left = list(undominated(costs, tables))
+
+    def never_worse(a: int, b: int) -> bool:
+        most = float(costs[a] - costs[b])
+        for table in tables:
+            most += max(x - y for x, y in zip(table[a], table[b], strict=True) if not x == y == np.inf)
+        return most <= 0
+
+    assert 1 < len(left) < 24
+    assert all(any(never_worse(a, b) for a in left) for b in set(range(24)) - set(left))
+    assert not any(never_worse(a, b) for a, b in itertools.permutations(left, 2))
 
 
 @pytest.mark.parametrize("memory_bytes", [1, 200, 2000])
