@@ -1,13 +1,17 @@
 """Random bits by operations of torch are those of the definition, whose generator has published answers."""
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
+from torch._inductor.virtualized import OpsWrapper
 
 from fewbits.kernels.portable.values.stochastic import draws
 from fewbits.kernels.portable.values.threefry import words
 from fewbits.kernels.reference.values.stochastic import draws as defined
-from fewbits.kernels.reference.values.threefry import threefry
+from fewbits.kernels.reference.values.threefry import ROUNDS_OF_HALVES, threefry
 from tests.kernels.portable.compiling import BACKENDS, compiled, inductor_loads
 
 CPU = torch.device("cpu")
@@ -61,3 +65,19 @@ def test_draws_compile_whole_for_any_length_and_seed(bits: int, backend: str) ->
     drawn = compiled(lambda n, seed: draws(n, seed, bits, CPU), backend)
     for n, seed in ((300, 5), (777, 5), (777, 2**40)):
         assert torch.equal(drawn(n, seed), draws(n, seed, bits, CPU))
+
+
+@inductor_loads
+def test_a_graph_of_inductor_writes_each_round_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Words written out anew wherever they are used triple with every round: of twelve there is no end.
+    written = itertools.count()
+    write = OpsWrapper._default
+
+    def counted(self: OpsWrapper, *given: Any) -> Any:
+        assert next(written) < 20_000
+        return write(self, *given)
+
+    monkeypatch.setattr(OpsWrapper, "_default", counted)
+    torch._dynamo.reset()
+    drawn = torch.compile(lambda: words(0, 64, 7, CPU, ROUNDS_OF_HALVES), fullgraph=True)
+    assert torch.equal(drawn(), words(0, 64, 7, CPU, ROUNDS_OF_HALVES))
