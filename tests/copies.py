@@ -6,8 +6,11 @@ from torch import multiprocessing
 
 # What workers of several tests import; all of it takes longer than most of what they do.
 _IMPORTED = (
+    "sklearn.datasets",
+    "torch._dynamo",
     "torch.distributed.fsdp",
     "torch.distributed.tensor",
+    "torch.utils.tensorboard",
     "fewbits.cli.main",
     "fewbits.compare.codec_runs",
     "fewbits.distributed",
