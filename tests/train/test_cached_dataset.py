@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 
 import fewbits as fb
 from fewbits.train import CachedDataset, CacheStatistics
+from tests.copies import copies
 
 pytest.importorskip("diskcache", reason="diskcache (fewbits[cache]) is not installed")
 
@@ -191,14 +192,15 @@ def test_a_folder_that_cannot_be_used_costs_time_only(images: Images, tmp_path: 
         assert all_right(CachedDataset(images, fingerprint="1", folder=file), images)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize("start", ["fork", "forkserver"])  # which gets all there is by pickle, as with spawn
 def test_workers_of_a_loader_share_the_folder_and_the_counts(
     images: Images, tmp_path: Path, start: str
 ) -> None:
     cached = CachedDataset(images, fingerprint="1", memory_bytes=0, folder=tmp_path / "cache")
     cached[0]  # the folder is open before the workers begin
+    context = copies() if start == "forkserver" else multiprocessing.get_context(start)
     loader: DataLoader[Any] = DataLoader(
-        cached, batch_size=None, num_workers=2, multiprocessing_context=start, persistent_workers=True
+        cached, batch_size=None, num_workers=2, multiprocessing_context=context, persistent_workers=True
     )
     for _ in range(2):
         found = list(loader)
@@ -219,8 +221,7 @@ def visit(images: Images, folder: Path, seed: int) -> None:
 
 
 def test_processes_that_use_a_folder_at_once_get_right_samples(images: Images, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    started = [context.Process(target=visit, args=(images, tmp_path / "c", seed)) for seed in range(3)]
+    started = [copies().Process(target=visit, args=(images, tmp_path / "c", seed)) for seed in range(3)]
     for process in started:
         process.start()
     for process in started:

@@ -10,6 +10,7 @@ import time
 from contextlib import redirect_stderr
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,8 @@ import fewbits as fb
 from fewbits.cli.main import run as run_command
 from fewbits.evidence import paired
 from fewbits.files import load_file
-from fewbits.train import Settings, run, runs
+from fewbits.train import Settings, launch, run, runs
+from tests.copies import copies, start_copies
 
 COMMON = ("--task", "digits", "--recipe", "fp32", "--steps", "24")
 
@@ -69,10 +71,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_two_processes_train_as_one_and_say_what_they_sent(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     alone = trained(out=tmp_path / "one")
-    both = trained("--processes", "2", out=tmp_path / "two")
+    with monkeypatch.context() as copied:
+        copied.setattr(launch, "start_processes", start_copies)
+        both = trained("--processes", "2", out=tmp_path / "two")
     assert both["final_loss"] == pytest.approx(alone["final_loss"], rel=1e-4)
     narrow = trained("--processes", "2", "--codec", "mxfp8_e4m3", out=tmp_path / "narrow")
     assert narrow["final_loss"] == pytest.approx(alone["final_loss"], rel=0.05)
@@ -150,6 +154,17 @@ def begun(folder: Path) -> bool:
     return any(folder.glob("*/checkpoint-*"))
 
 
+def _forked(work: Any, args: tuple[Any, ...], nprocs: int, **options: Any) -> None:
+    torch.multiprocessing.start_processes(work, args, nprocs, **options | {"start_method": "fork"})
+
+
+def _begin(given: list[str]) -> None:
+    """Run a command as the first of a session; the processes that it starts are of the same one."""
+    os.setsid()
+    launch.start_processes = _forked
+    run_command(given)
+
+
 @pytest.mark.usefixtures("copied_processes")
 @pytest.mark.parametrize(
     ("codec", "more"),
@@ -168,15 +183,16 @@ def test_a_run_that_was_cut_off_ends_with_the_bits_of_one_that_was_not(
     options = ("--processes", "2", "--codec", codec, "--steps", "130", *more)
     whole_record = trained(*options, out=tmp_path / "whole")
     cut = tmp_path / "cut"
-    began = subprocess.Popen(command(*options, out=cut), start_new_session=True, stderr=subprocess.DEVNULL)
+    began = copies().Process(target=_begin, args=(command(*options, out=cut)[3:],))
+    began.start()
     try:
         until = time.monotonic() + 120
-        while not begun(cut) and began.poll() is None and time.monotonic() < until:
+        while not begun(cut) and began.is_alive() and time.monotonic() < until:
             time.sleep(0.01)
         time.sleep(random.Random(codec).uniform(0, 0.5))
     finally:
         os.killpg(began.pid, signal.SIGKILL)  # the session that was begun above
-        began.wait()
+        began.join()
     steps = [int(path.stem.partition("-step")[2]) for path in cut.glob("*/checkpoint-*")]
     assert 50 <= min(steps) < 130  # it has something to go on from, and something to do
     record = trained(*options, "--resume", out=cut)

@@ -22,6 +22,7 @@ from fewbits.solvers.lattice.domain import Domain
 from fewbits.solvers.lattice.sums import exact_parts
 from fewbits.solvers.precision import krylov_precision
 from fewbits.train import launch
+from tests.copies import start_copies
 from tests.processes import joined, run
 
 SHAPE = (8, 4, 4, 8)
@@ -200,7 +201,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], list[Any]
     def of(size: int) -> list[Any]:
         folder = tmp_path_factory.mktemp(str(size))
         if size == 2:
-            launch.start(2, partial(work, 2, str(folder)))
+            with replaced(launch, "start_processes", start_copies):
+                launch.start(2, partial(work, 2, str(folder)))
         else:
             run(work_of_four, folder, 4, PATIENCE)
         return [dict(np.load(folder / f"{rank}.npz")) for rank in range(size)]
