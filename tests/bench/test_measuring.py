@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from fewbits.train import PrecisionObserver, Step, Trainer, launch
 from fewbits.train.checkpoint import CHECKPOINT
 from tests.bench import small
 from tests.bench.test_journal import Clock
+from tests.copies import copies
 
 POINTS = small.benchmark()
 WIDE = "tests.bench.small_task-fp32-seed0"
@@ -136,16 +138,15 @@ def test_a_kill_costs_what_it_undid_and_changes_nothing_else(
     assert all(ends[0][name].equal(ends[1][name]) for name in ends[0] if name.startswith("model/"))
 
 
-def test_a_finished_run_is_read_and_not_made_again(
-    tmp_path: Path, report: BenchmarkReport, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = measured(POINTS, ["fp32"], tmp_path)
+def test_a_finished_run_is_read_and_not_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    short = replace(POINTS, target=1.0)  # which the first evaluation reaches
+    first = measured(short, ["fp32"], tmp_path)
     monkeypatch.setattr(measuring, "run", None)  # would be called
-    assert measured(POINTS, ["fp32"], tmp_path, resume=True) == first
+    assert measured(short, ["fp32"], tmp_path, resume=True) == first
     with pytest.raises(ArgumentError, match="go on with it by --resume"):
-        run_benchmark(POINTS, ["fp32"], tmp_path)
+        run_benchmark(short, ["fp32"], tmp_path)
     with pytest.raises(ArgumentError, match="is of a run with benchmark="):
-        run_benchmark(replace(POINTS, target=0.31), ["fp32"], tmp_path, resume=True)
+        run_benchmark(replace(short, target=0.31), ["fp32"], tmp_path, resume=True)
 
 
 def test_a_finished_run_without_its_journal_has_no_time(tmp_path: Path) -> None:
@@ -159,21 +160,20 @@ def test_a_finished_run_without_its_journal_has_no_time(tmp_path: Path) -> None:
             measured(far, ["fp32"], tmp_path, resume=True)
 
 
+def _told(folder: Path, steps: Connection) -> None:
+    run_benchmark(POINTS, ["fp32"], folder, progress=lambda *_: steps.send(None))
+
+
 def test_a_killed_process_leaves_its_time_behind(tmp_path: Path) -> None:
-    program = (
-        "import sys; from pathlib import Path; from tests.bench import small;"
-        "from fewbits.bench import run_benchmark;"
-        "run_benchmark(small.benchmark(), ['fp32'], Path(sys.argv[1]),"
-        " progress=lambda *_: print(flush=True))"
-    )
-    root = Path(__file__).parents[2]
-    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)], stdout=subprocess.PIPE, cwd=root)
-    assert child.stdout is not None
+    mine, theirs = copies().Pipe(duplex=False)
+    child = copies().Process(target=_told, args=(tmp_path, theirs))
+    child.start()
+    theirs.close()
     for _ in range(55):
-        child.stdout.readline()
+        mine.recv()
     child.kill()
-    child.wait()
-    child.stdout.close()
+    child.join()
+    mine.close()
     journal = tmp_path / WIDE / NAME
     before = json.loads(journal.read_text().split("\n")[-2])
     began = time.monotonic()
@@ -197,10 +197,11 @@ def test_the_clock_runs_before_the_data_is_touched(tmp_path: Path, monkeypatch: 
 
 def test_libraries_are_loaded_before_the_clock_runs(tmp_path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from tests.bench import small;"
+        "import dataclasses, sys; from pathlib import Path; from tests.bench import small;"
         "from fewbits.bench import measuring; known = []; run = measuring.run;"
         "measuring.run = lambda *a, **k: (known.append(set(sys.modules)), run(*a, **k));"
-        "measuring.run_benchmark(small.benchmark(), ['mxfp6'], Path(sys.argv[1]));"
+        "short = dataclasses.replace(small.benchmark(), steps=10, target=0.0);"
+        "measuring.run_benchmark(short, ['mxfp6'], Path(sys.argv[1]));"
         "print(len(known[1] - known[0]))"
     )
     root = Path(__file__).parents[2]

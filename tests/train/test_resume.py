@@ -1,11 +1,9 @@
 """A run that is killed and resumed ends with the bits of one that was not."""
 
 import shutil
-import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +14,7 @@ from fewbits.files import load_file
 from fewbits.train import Settings, run
 from fewbits.train.checkpoint import CHECKPOINT
 from fewbits.train.log import column
+from tests.copies import copies
 
 SETTINGS = Settings("digits", "fp8-lm", steps=30, save_every=2, observe_every=10)
 # Stochastic bits, packed moments, compensations, a moving loss scale, gradients kept by a schedule.
@@ -67,24 +66,24 @@ def test_a_run_from_another_seed_has_other_bits(finished: Path, tmp_path: Path) 
     assert not one.equal(other)
 
 
+def _told(folder: Path, steps: Connection) -> None:
+    run(SETTINGS, folder, resume=True, progress=lambda *_: steps.send(None))
+
+
 def _killed_at_random(whole: Path, folder: Path, moments: int) -> None:
     generator = np.random.default_rng(0)
-    program = (
-        "import sys; from pathlib import Path; from fewbits.train import Settings, run;"
-        f"run({SETTINGS!r}, Path(sys.argv[1]), resume=True, progress=lambda *_: print(flush=True))"
-    )
     for moment in range(moments):
         part = folder / f"part{moment}"
-        child = subprocess.Popen(
-            [sys.executable, "-c", program, str(part)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
-        )
-        assert child.stdout is not None
+        mine, theirs = copies().Pipe(duplex=False)
+        child = copies().Process(target=_told, args=(part, theirs))
+        child.start()
+        theirs.close()
         for _ in range(int(generator.integers(1, SETTINGS.steps))):
-            child.stdout.readline()
+            mine.recv()
         time.sleep(float(generator.uniform(0, 0.02)))
-        child.send_signal(signal.SIGKILL)
-        child.wait()
-        child.stdout.close()
+        child.kill()
+        child.join()
+        mine.close()
         run(SETTINGS, part, resume=True)
         assert _bits(part) == _bits(whole), f"moment {moment}"
 

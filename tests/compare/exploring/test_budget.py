@@ -54,7 +54,7 @@ def test_both_halves_are_what_they_are_said_to_be(chosen: FormatChoice) -> None:
         assert finalist.held_out_db == pytest.approx(fb.qsnr(values[200:], y), abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_table_that_learned_its_data_by_heart_loses(seed: int, tmp_path: Path) -> None:
     # Two vectors: 256 values to choose on, and up to 256 in a table, which then holds nearly all of them.
     random = np.random.default_rng(seed)

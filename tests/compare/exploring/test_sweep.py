@@ -9,7 +9,8 @@ import pytest
 
 from fewbits import kernels
 from fewbits.compare import design_space, explore_formats
-from fewbits.compare.exploring.space import FAMILIES, SCALES, family_of, normal_table, scale_of
+from fewbits.compare.exploring import sweep
+from fewbits.compare.exploring.space import FAMILIES, NAMED, SCALES, family_of, normal_table, scale_of
 from fewbits.compare.exploring.sweep import qsnr_of, score_all, sensitivities
 from fewbits.compare.exploring.vectors import vectors_of
 from fewbits.errors import ArgumentError, FormatError
@@ -31,6 +32,14 @@ def explored() -> Exploration:
 @pytest.fixture(scope="module")
 def values() -> Any:
     return vectors_of("variance", VECTORS, 0, "floor").values
+
+
+@pytest.fixture
+def thinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the space hold an eighth of its formats, and those that are asked for by name."""
+    kept = {parse(name) for name in (*NAMED, "int8_tensor")}
+    few = tuple(f for i, f in enumerate(SPACE) if i % 8 == 0 or f in kept)
+    monkeypatch.setattr(sweep, "design_space", lambda: few)
 
 
 def by_name(explored: Exploration) -> dict[str, ExploredFormat]:
@@ -230,6 +239,7 @@ def test_by_the_proxy_a_bit_more_is_cheaper_than_the_shifters_of_mx9(explored: E
     assert all(p.below_power_of_two_proxy_db < 0.5 for p in explored.placed[1:3])
 
 
+@pytest.mark.usefixtures("thinned")
 def test_a_named_format_beyond_the_front_is_said_to_be(values: Any) -> None:
     own = "block(element=int(5,coding=symmetric),scale=e8m0,size=20)"  # not of the space
     assert parse(own) not in SPACE
@@ -279,6 +289,7 @@ def test_exact_formats_do_not_lie_below_each_other(tmp_path: Any) -> None:
     assert math.isnan(rows["d1", 8].mean_db)  # the narrowest of all is exact, and none of these is as narrow
 
 
+@pytest.mark.usefixtures("thinned")
 def test_progress_is_told_to_the_end() -> None:
     seen: list[tuple[str, float, float]] = []
     explore_formats(vectors=1, progress=lambda what, done, total: seen.append((what, done, total)))
@@ -295,6 +306,7 @@ def test_wrong_requests_are_refused() -> None:
         explore_formats(scale_rule="best", vectors=1)
 
 
+@pytest.mark.usefixtures("thinned")
 def test_the_scale_rule_counts() -> None:
     floor, ceil = (explore_formats(scale_rule=rule, vectors=2) for rule in ("floor", "ceil"))
     cells, others = by_name(floor), by_name(ceil)
