@@ -39,6 +39,9 @@ FLOOR_TESTS ?= tests
 # Of `make mutants`: how many are drawn.
 COUNT ?= 240
 
+# Tests start some hundred interpreters, and each would compile the package's modules again where none may be kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: setup build demo test test-all test-floor test-clang sanitize fuzz mutants lint format bench clean
 
 setup: $(READY)

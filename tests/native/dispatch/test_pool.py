@@ -93,8 +93,8 @@ loader = torch.utils.data.DataLoader(Rows(), num_workers=2, timeout=60, multipro
 wanted = fb.fake_quantize(torch.from_numpy(X), "mxfp4")
 assert all(torch.equal(rows[0], wanted) and bool(same) for rows, same in loader)
 """
-# Four workers, started either way: torch allows each of them one thread, and none of ours is started besides.
-FOUR_WORKERS = """
+# Workers, started either way: torch allows each of them one thread, and none of ours is started besides.
+WORKERS = """
 import os, sys
 import torch
 import fewbits as fb
@@ -123,7 +123,7 @@ class Rows(torch.utils.data.Dataset):
 if __name__ == "__main__":
     assert (fb.kernels.threads(), started()) == (2, 1)  # a large call before the workers are forked
     wanted = rounded()
-    loader = torch.utils.data.DataLoader(Rows(), batch_size=None, num_workers=4, timeout=100,
+    loader = torch.utils.data.DataLoader(Rows(), batch_size=None, num_workers=int(sys.argv[2]), timeout=100,
                                          worker_init_fn=check, multiprocessing_context=sys.argv[1])
     found = [all(map(torch.equal, pieces, wanted)) for pieces in loader]
     assert found == [True] * 8, found
@@ -154,12 +154,12 @@ def test_a_forked_child_quantizes_as_its_parent_does(code: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are counted in /proc")
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_four_workers_of_a_loader_quantize_with_one_thread_each(start: str, tmp_path: Path) -> None:
-    script = tmp_path / "four_workers.py"  # spawned workers import it
-    script.write_text(FOUR_WORKERS)
+@pytest.mark.parametrize(("start", "count"), [("fork", 4), ("spawn", 2)])  # who is spawned imports torch anew
+def test_workers_of_a_loader_quantize_with_one_thread_each(start: str, count: int, tmp_path: Path) -> None:
+    script = tmp_path / "workers.py"  # spawned workers import it
+    script.write_text(WORKERS)
     there = os.environ | {"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", str(script), start]
+    command = [sys.executable, "-W", "ignore", str(script), start, str(count)]
     done = subprocess.run(command, env=there, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
