@@ -12,7 +12,7 @@ from fewbits.bench import BENCHMARKS, benchmark
 from fewbits.cli.main import run
 
 ROOT = Path(__file__).parents[2]
-GIVEN = ["bench", "--recipe", "fp32,mxfp6", "--task", "tests.bench.small:benchmark"]
+GIVEN = ["bench", "--recipe", "fp32,mxfp6", "--task", "tests.bench.small:easy"]
 
 
 def test_it_measures_logs_checks_and_resumes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
