@@ -7,6 +7,7 @@ import torch
 
 import fewbits as fb
 from fewbits.kernels import force_backend
+from tests.kernels.portable.compiling import inductor_loads
 
 # torch.compile does it.
 pytestmark = pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
@@ -40,6 +41,7 @@ def test_the_forward_of_a_prepared_layer_has_no_break_and_the_bits_of_the_cpu(na
     in_one_graph_and_one_by_one(name, "eager")
 
 
+@inductor_loads
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_inductor_gives_a_prepared_layer_the_same_bits(name: str) -> None:
@@ -79,6 +81,7 @@ def test_a_training_step_has_no_break_and_the_bits_of_one_that_is_not_compiled(n
     trains_in_one_graph(name, "aot_eager")
 
 
+@inductor_loads
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_inductor_trains_a_prepared_model_to_the_same_bits(name: str) -> None:
