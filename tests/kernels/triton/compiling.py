@@ -139,6 +139,8 @@ def compiled(case: str, target: GPUTarget) -> Iterator[dict[str, Any]]:
 if __name__ == "__main__":
     for asked in sys.argv[1:]:
         chip, case = asked.split(":")
-        for one in CASES if case == "all" else (case,):
+        # No E4M3 in tensor cores before sm_89: there, and up to sm_100, products are of decoded tiles.
+        every = [one for one in CASES if (chip, one) != ("sm_80", "scaled_mxfp8")]
+        for one in every if case == "all" else (case,):
             for row in compiled(one, _CHIPS[chip]):
                 print(json.dumps({"chip": chip, **row}))
