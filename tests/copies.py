@@ -1,5 +1,9 @@
 """Processes that tests start: copies of one that has imported what they need, each there in a moment."""
 
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 from torch import multiprocessing
@@ -32,3 +36,17 @@ def start_copies(work: Any, args: tuple[Any, ...], nprocs: int, **options: Any) 
     """Do as ``torch.multiprocessing.start_processes``."""
     copies()
     return multiprocessing.start_processes(work, args, nprocs, **options | {"start_method": "forkserver"})
+
+
+def kill_after(told: int, work: Callable[[Path, Connection], None], folder: Path, wait: float = 0.0) -> None:
+    """Start ``work`` in a copy, and kill it ``wait`` seconds after it has sent so many messages."""
+    mine, theirs = copies().Pipe(duplex=False)
+    child = copies().Process(target=work, args=(folder, theirs))
+    child.start()
+    theirs.close()
+    for _ in range(told):
+        mine.recv()
+    time.sleep(wait)
+    child.kill()
+    child.join()
+    mine.close()

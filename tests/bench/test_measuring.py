@@ -25,7 +25,7 @@ from fewbits.train import PrecisionObserver, Step, Trainer, launch
 from fewbits.train.checkpoint import CHECKPOINT
 from tests.bench import small
 from tests.bench.test_journal import Clock
-from tests.copies import copies
+from tests.copies import kill_after
 
 POINTS = small.benchmark()
 WIDE = "tests.bench.small_task-fp32-seed0"
@@ -165,15 +165,7 @@ def _told(folder: Path, steps: Connection) -> None:
 
 
 def test_a_killed_process_leaves_its_time_behind(tmp_path: Path) -> None:
-    mine, theirs = copies().Pipe(duplex=False)
-    child = copies().Process(target=_told, args=(tmp_path, theirs))
-    child.start()
-    theirs.close()
-    for _ in range(55):
-        mine.recv()
-    child.kill()
-    child.join()
-    mine.close()
+    kill_after(55, _told, tmp_path)
     journal = tmp_path / WIDE / NAME
     before = json.loads(journal.read_text().split("\n")[-2])
     began = time.monotonic()

@@ -29,10 +29,8 @@ from tests.planner.networks import GPT, RNN, Block, mlp, tokens
 from tests.planner.traffic import Counted, predicted
 
 MESH = (2, 2, 2)
-SQUARE = (
-    2,
-    2,
-)  # where only values are compared: PyTorch's search for ways to split grows with the power of the axes
+# Where only values are compared: PyTorch's search for ways to split grows with the power of the axes.
+SQUARE = (2, 2)
 Splits = Mapping[str, Mapping[str, int]]
 
 

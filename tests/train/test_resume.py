@@ -1,7 +1,6 @@
 """A run that is killed and resumed ends with the bits of one that was not."""
 
 import shutil
-import time
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -14,7 +13,7 @@ from fewbits.files import load_file
 from fewbits.train import Settings, run
 from fewbits.train.checkpoint import CHECKPOINT
 from fewbits.train.log import column
-from tests.copies import copies
+from tests.copies import kill_after
 
 SETTINGS = Settings("digits", "fp8-lm", steps=30, save_every=2, observe_every=10)
 # Stochastic bits, packed moments, compensations, a moving loss scale, gradients kept by a schedule.
@@ -74,16 +73,8 @@ def _killed_at_random(whole: Path, folder: Path, moments: int) -> None:
     generator = np.random.default_rng(0)
     for moment in range(moments):
         part = folder / f"part{moment}"
-        mine, theirs = copies().Pipe(duplex=False)
-        child = copies().Process(target=_told, args=(part, theirs))
-        child.start()
-        theirs.close()
-        for _ in range(int(generator.integers(1, SETTINGS.steps))):
-            mine.recv()
-        time.sleep(float(generator.uniform(0, 0.02)))
-        child.kill()
-        child.join()
-        mine.close()
+        told = int(generator.integers(1, SETTINGS.steps))
+        kill_after(told, _told, part, float(generator.uniform(0, 0.02)))
         run(SETTINGS, part, resume=True)
         assert _bits(part) == _bits(whole), f"moment {moment}"
 

@@ -37,8 +37,8 @@ def words(first: int, last: int, seed: int, device: torch.device, rounds: int = 
         if done % 4 == 3:
             turn = done // 4 + 1
             even, odd = (
-                words + torch.stack([keys[(turn + i) % 5] for i in places])
-                for words, places in ((even, (0, 2)), (odd, (1, 3)))
+                two + torch.stack([keys[(turn + i) % 5] for i in places])
+                for two, places in ((even, (0, 2)), (odd, (1, 3)))
             )
             odd = odd + _filled((0, turn), device)
     return torch.stack((even[0], odd[0], even[1], odd[1]), 1)
