@@ -15,7 +15,8 @@ namespace {
 
 using Matrix = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using OutMatrix = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using ConstIntegers = nb::ndarray<const std::int8_t, nb::c_contig, nb::device::cpu>;
+using ConstRows = Lent<nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>>;
+using Rows = Lent<nb::ndarray<nb::c_contig, nb::device::cpu>>;
 
 Unit unit_of(const std::string& name) {
     if (name == "integers") return Unit::integers;
@@ -27,22 +28,25 @@ Unit unit_of(const std::string& name) {
 
 bool has_unit(const std::string& name) { return active().products.has(unit_of(name)); }
 
-void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
+void gemv_of(const Format& format, ConstRows x, std::size_t batch, bool narrow, ConstBytes codes,
              std::optional<ConstBytes> scales, std::optional<ConstBytes> shifts, std::optional<ConstFloats> outer,
-             Floats y, int threads, std::optional<ConstIntegers> x_codes, std::optional<ConstFloats> x_scales) {
+             Rows y, int threads, std::optional<Format> activation) {
     check(format);
-    require(x.ndim() == 2 && y.ndim() == 2 && x.shape(0) == y.shape(0), "x is (batch, n) and y (batch, lines)");
-    require(format.keep == 0 || x.shape(1) % static_cast<std::size_t>(format.group) == 0, "lines are whole groups");
-    check_aligned(x, sizeof(float));
-    check_aligned(y, sizeof(float));
+    require(batch > 0 && x.size() % batch == 0 && y.size() % batch == 0, "x is (batch, n) and y (batch, lines)");
+    const std::size_t n = x.size() / batch;
+    require(format.keep == 0 || n % static_cast<std::size_t>(format.group) == 0, "lines are whole groups");
+    const Real type = type_of(x);
+    require(type == type_of(y), "x and y are of one type");
     Geometry g{};
-    g.n = static_cast<std::int64_t>(x.shape(1));
+    g.n = static_cast<std::int64_t>(n);
     g.axes = 1;
-    g.extent[0] = static_cast<std::int64_t>(y.shape(1));
+    g.extent[0] = static_cast<std::int64_t>(y.size() / batch);
     check_parts(format, g, codes, scales, shifts, outer);
-    require(x_codes.has_value() == x_scales.has_value(), "codes and scales of x come together");
-    const std::size_t blocks = x.shape(0) * ((x.shape(1) + 31) / 32);
-    require(!x_codes || (x_codes->size() == x.size() && x_scales->size() == blocks), "x is rounded in blocks of 32");
+    if (activation) {
+        check(*activation);
+        const bool integers = activation->grid.bits == 8 && activation->scales == Scales::real && activation->scale_bits == 32;
+        require(integers && activation->block == 32, "x is rounded to int8 with a float32 for each 32 values");
+    }
     const Implementation& implementation = active();
     const Gemv job{
         .format = format,
@@ -52,18 +56,18 @@ void gemv_of(const Format& format, ConstFloats x, bool narrow, ConstBytes codes,
         .scales = data_of(scales),
         .shifts = data_of(shifts),
         .outer = data_of(outer),
-        .x = x.data(),
+        .x = nullptr,
         .narrow = narrow,
-        .x_codes = data_of(x_codes),
-        .x_scales = data_of(x_scales),
+        .x_codes = nullptr,
+        .x_scales = nullptr,
         .byte_products = implementation.byte_products,
-        .batch = static_cast<std::int64_t>(x.shape(0)),
+        .batch = static_cast<std::int64_t>(batch),
         .panels = nullptr,
-        .y = y.data(),
+        .y = nullptr,
         .stride = g.extent[0],
     };
     nb::gil_scoped_release released;
-    gemv(implementation.kernels, job, threads);
+    gemv(implementation.kernels, job, x.data(), y.data(), type, activation ? &*activation : nullptr, threads);
 }
 
 using Matrices = nb::ndarray<nb::ro, nb::ndim<3>, nb::device::cpu>;
@@ -170,10 +174,11 @@ void plane_product(ConstBytes codes, int weight_bits, nb::ndarray<const std::uin
 }  // namespace
 
 void fewbits::bind_products(nb::module_& m) {
-    m.def("gemv", &gemv_of, "format"_a, "x"_a.noconvert(), "narrow"_a, "codes"_a.noconvert(),
+    m.def("gemv", &gemv_of, "format"_a, "x"_a.noconvert(), "batch"_a, "narrow"_a, "codes"_a.noconvert(),
           "scales"_a.noconvert().none(), "shifts"_a.noconvert().none(), "outer"_a.noconvert().none(), "y"_a.noconvert(),
-          "threads"_a, "x_codes"_a.noconvert().none() = nb::none(), "x_scales"_a.noconvert().none() = nb::none(),
-          "Write x (batch, n) times the transpose of the packed (lines, n) into y (batch, lines).");
+          "threads"_a, "activation"_a.none() = nb::none(),
+          "Write x (batch, n), rounded to `activation` if there is one, times the transpose of the packed (lines, n) into y"
+          " (batch, lines).");
     m.def("has_unit", &has_unit, "unit"_a, "Return whether the instruction set in use multiplies by `unit` faster than by float32.");
     m.def("product", &product_of, "unit"_a, "a"_a.noconvert(), "format_a"_a.none(), "b"_a.noconvert(), "format_b"_a.none(),
           "block"_a, "y"_a.noconvert(), "threads"_a,

@@ -37,8 +37,72 @@ void dequantize(const Kernels& kernels, const Dequantize& job, int threads) {
           [&](std::int64_t first, std::int64_t last) { kernels.dequantize(job, first, last); });
 }
 
-void gemv(const Kernels& kernels, Gemv job, int threads) {
-    const auto whole = [](std::int64_t bytes) { return count_of(bytes, cache_line) * cache_line; };
+namespace {
+
+std::int64_t whole(std::int64_t bytes) { return count_of(bytes, cache_line) * cache_line; }
+std::int64_t whole_floats(std::int64_t n) { return whole(n * static_cast<std::int64_t>(sizeof(float))); }
+
+// Rows one behind the other.
+Geometry rows_of(std::int64_t batch, std::int64_t n) {
+    Geometry g{};
+    g.n = n;
+    g.step = g.place_step = 1;
+    g.axes = 1;
+    g.extent[0] = batch;
+    g.stride[0] = g.place_stride[0] = n;
+    return g;
+}
+
+// Whether no value of x is subnormal, which units for bfloat16 take for zero.
+bool is_normal(const Kernels& kernels, const float* x, const Geometry& g) {
+    return kernels.measure(x, Real::f32, g, 0, kernels.measure_items(g)).smallest >= std::numeric_limits<float>::min();
+}
+
+// Bytes of what the vectors of a product become before: float32, and integers with their scales.
+struct RowBytes {
+    std::int64_t x, y, codes, scales;
+    std::int64_t all() const { return x + y + codes + scales; }
+};
+
+RowBytes row_bytes(const Gemv& job, Real type, const Format* activation) {
+    const bool wide = type == Real::f32;
+    const LineBytes rounded = activation ? line_bytes(*activation, job.n) : LineBytes{};
+    return {
+        .x = wide && !activation ? 0 : whole_floats(job.batch * job.n),
+        .y = wide ? 0 : whole_floats(job.batch * job.lines),
+        .codes = whole(job.batch * rounded.codes),
+        .scales = whole(job.batch * rounded.scales),
+    };
+}
+
+// Sets what the kernels read of x and write of y.
+void prepare_rows(const Kernels& kernels, Gemv& job, const void* x, void* y, Real type, const Format* activation, std::uint8_t* room) {
+    const RowBytes bytes = row_bytes(job, type, activation);
+    const Geometry g = rows_of(job.batch, job.n);
+    auto* const rows = reinterpret_cast<float*>(room);
+    job.x = bytes.x ? rows : static_cast<const float*>(x);
+    job.y = bytes.y ? reinterpret_cast<float*>(room + bytes.x) : static_cast<float*>(y);
+    if (activation) {
+        std::uint8_t *const codes = room + bytes.x + bytes.y, *const scales = codes + bytes.codes;
+        const Quantize to{.format = *activation, .geometry = g, .in = x, .in_type = type, .values = nullptr, .values_type = Real::f32,
+                          .codes = codes, .scales = scales, .shifts = nullptr, .outer = nullptr, .nontemporal = false};
+        kernels.quantize(to, 0, kernels.quantize_items(to));
+        const Dequantize back{.format = *activation, .geometry = g, .codes = codes, .scales = scales, .shifts = nullptr, .outer = nullptr,
+                              .values = rows, .values_type = Real::f32, .combine = Combine::replace, .nontemporal = false};
+        kernels.dequantize(back, 0, kernels.dequantize_items(back));
+        job.x_codes = reinterpret_cast<const std::int8_t*>(codes);
+        job.x_scales = reinterpret_cast<const float*>(scales);
+    } else if (bytes.x) {
+        kernels.load(x, type, 1, job.batch * job.n, rows);
+        job.narrow = type == Real::bf16 && is_normal(kernels, rows, g);
+    }
+}
+
+}  // namespace
+
+void gemv(const Kernels& kernels, Gemv job, const void* x, void* y, Real type, const Format* activation, int threads) {
+    const Scratch wide(static_cast<std::size_t>(row_bytes(job, type, activation).all()));
+    divide(1, job.batch * job.n, 1, [&](int, std::int64_t, std::int64_t) { prepare_rows(kernels, job, x, y, type, activation, wide.data()); });
     const std::int64_t each = whole(kernels.gemv_workspace(job)), panels = whole(kernels.gemv_panel_bytes(job));
     const Scratch scratch(static_cast<std::size_t>(panels + threads * each));
     std::uint8_t* workspace = scratch.data() + panels;
@@ -54,6 +118,8 @@ void gemv(const Kernels& kernels, Gemv job, int threads) {
         for (std::int64_t first = next.fetch_add(together); first < job.lines; first = next.fetch_add(together), prepared = true)
             kernels.gemv(job, workspace + thread * each, prepared, first, std::min(first + together, job.lines));
     });
+    if (type == Real::f32) return;
+    divide(1, job.batch * job.lines, 1, [&](int, std::int64_t, std::int64_t) { kernels.store(y, type, 1, job.batch * job.lines, job.y); });
 }
 
 void multiply(const Kernels& kernels, Planes job, int threads) {
@@ -109,7 +175,6 @@ BlockRange both(const BlockRange& a, const BlockRange& b) {
 }  // namespace
 
 bool multiply(const Kernels& kernels, const Products& products, Product p, int threads) {
-    const auto whole = [](std::int64_t bytes) { return count_of(bytes, cache_line) * cache_line; };
     if (p.batch * p.a.lines * p.b.lines == 0) return true;
     p.kernels = &kernels;
     p.threads = threads;

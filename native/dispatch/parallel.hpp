@@ -12,7 +12,9 @@ namespace fewbits {
 // Each runs a whole job with at most `threads` threads. Results do not depend on their number.
 Outcome quantize(const Kernels& kernels, const Quantize& job, int threads);
 void dequantize(const Kernels& kernels, const Dequantize& job, int threads);
-void gemv(const Kernels& kernels, Gemv job, int threads);
+// `x` and `y`, of one type, are what the job's own are made of and become; bfloat16 says by itself whether it is narrow. With
+// an `activation`, of int8 and a float32 for each 32 values, x is rounded to that first.
+void gemv(const Kernels& kernels, Gemv job, const void* x, void* y, Real type, const Format* activation, int threads);
 // Fills in the panels.
 void multiply(const Kernels& kernels, Planes job, int threads);
 // Runs Kernels::compress or Kernels::expand; returns the first line that is not of the pattern, or -1.

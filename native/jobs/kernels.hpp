@@ -29,6 +29,9 @@ struct Kernels {
     Outcome (*quantize)(const Quantize&, std::int64_t first, std::int64_t last);
     std::int64_t (*dequantize_items)(const Dequantize&);
     void (*dequantize)(const Dequantize&, std::int64_t first, std::int64_t last);
+    // n values, `step` apart, as float32, and the way back, to nearest even.
+    void (*load)(const void* in, Real type, std::int64_t step, std::int64_t n, float* out);
+    void (*store)(void* out, Real type, std::int64_t step, std::int64_t n, const float* in);
     std::int64_t (*gemv_workspace)(const Gemv&);  // bytes that each thread needs
     // Items are lines. `prepared` says that the workspace has served this job before: what all lines share is in it.
     void (*gemv)(const Gemv&, std::uint8_t* workspace, bool prepared, std::int64_t first, std::int64_t last);

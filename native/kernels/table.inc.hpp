@@ -21,6 +21,7 @@
 #include "kernels/top_k/top_k.inc.hpp"
 #include "kernels/values/counter_uniform.inc.hpp"
 #include "kernels/values/magnitudes.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 
 namespace table {
 
@@ -44,6 +45,8 @@ constexpr Kernels functions = {
     .quantize = quantize::quantize,
     .dequantize_items = dequantize::dequantize_items,
     .dequantize = dequantize::dequantize,
+    .load = memory::load,
+    .store = memory::store,
     .gemv_workspace = gemv::gemv_workspace,
     .gemv = gemv::multiply,
     .gemv_lines = gemv::lines_multiple,

@@ -21,6 +21,7 @@ from fewbits.kernels.arrays import lent
 from fewbits.kernels.ops import at_once
 from tests import cases
 
+ROUNDED = "block(element=int(8,coding=symmetric),scale=fp32,size=32)"
 CHOICES = ("nearest_even", "floor", None, None, None, 16)
 X = torch.randn(6, 64, generator=torch.Generator().manual_seed(0))
 W = fb.quantize(torch.randn(5, 64, generator=torch.Generator().manual_seed(1)), "mxfp4")
@@ -260,10 +261,11 @@ def test_a_recorded_product_has_its_gradient(calls: list[str]) -> None:
     assert "gemv" not in calls
 
 
-def test_autocast_decides_about_an_operator_of_python(calls: list[str]) -> None:
+def test_autocast_decides_about_an_operator_of_python() -> None:
     with torch.autocast("cpu", torch.bfloat16):
-        assert (X @ W.t()).dtype == torch.bfloat16
-    assert "gemv" not in calls
+        found = X @ W.t()
+    assert torch.equal(found, X.bfloat16() @ W.to(torch.bfloat16).t())
+    assert found.dtype == torch.bfloat16
 
 
 SHAPES = ((3, 40), (1, 1), (2, 3, 64), (5,), ())
@@ -409,6 +411,30 @@ def test_vectors_meet_a_packed_matrix_to_the_bits_of_the_operator(calls: list[st
             assert calls == ["gemv"] * 4
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("activation", [None, "int8_32"])
+def test_vectors_of_16_bits_and_rounded_ones_go_straight_to_the_kernels(
+    dtype: torch.dtype, activation: str | None, calls: list[str]
+) -> None:
+    for name in ("mxfp4", "mxint8", "nvfp4", "posit8_1"):
+        w = fb.quantize(torch.randn(7, 544, generator=torch.Generator().manual_seed(3)).to(dtype), name)
+        for shape in ((544,), (3, 544), (2, 3, 544)):
+            x = torch.randn(shape, generator=torch.Generator().manual_seed(4)).to(dtype)
+            calls.clear()
+            found = fb.matvec(w, x, activation=activation)
+            assert calls == ["gemv"]
+            operator = torch.ops.fewbits.gemv if activation is None else torch.ops.fewbits.gemv_int8
+            rows = operator(x.reshape(-1, 544), *w.pieces, w.format.grammar, None, 7)
+            assert torch.equal(found, rows.view(*shape[:-1], 7))
+            rounded = x.double() if activation is None else fb.fake_quantize(x.float(), ROUNDED).double()
+            values = w.to(torch.float32).dequantize().double()
+            exact, bound = (a @ b.t() for a, b in ((rounded, values), (rounded.abs(), values.abs())))
+            assert (
+                (found.double() - exact).abs()
+                <= torch.finfo(dtype).eps * exact.abs() + 546 * 2.0**-24 * bound
+            ).all()
+
+
 def test_other_operands_of_a_product_go_the_long_way(calls: list[str]) -> None:
     sparse = fb.quantize(torch.tensor([0.0, 1, 2, 0]).repeat(4, 16), "mxfp4", sparsity="2:4")
     by_columns = fb.quantize(torch.randn(5, 64), "mxfp4", axis=0)
@@ -416,7 +442,7 @@ def test_other_operands_of_a_product_go_the_long_way(calls: list[str]) -> None:
     shapes = [fb.matvec(w, X).shape for w in (sparse, by_columns)]
     assert shapes == [(6, 4), (6, 5)]
     torch.testing.assert_close(fb.matvec(strided, X), X @ strided.dequantize().t())
-    assert fb.matvec(W.to(torch.bfloat16), X.bfloat16()).dtype == torch.bfloat16
+    assert fb.matvec(W.to(torch.float64), X.double()).dtype == torch.float64
     assert fb.matvec(W, torch.randn(200, 64)).shape == (200, 5)
     assert fb.matvec(W, torch.randn(0, 64)).shape == (0, 5)
     assert fb.matvec(W[:0], X).shape == (6, 0)

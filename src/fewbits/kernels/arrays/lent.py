@@ -119,21 +119,22 @@ def dequantize(
 
 def gemv(
     x: Lent,
+    batch: int,
     q: Sequence[Lent | None],
     y: Lent,
     format: str,
     sparsity: str | None,
-    *,
-    bfloat16: bool,
+    activation: Format | None,
 ) -> bool:
     """Write ``x @ W.T`` into ``y``; return whether a compiled kernel does that.
 
-    Arguments are those of :func:`fewbits.kernels.arrays.products.gemv`.
+    ``x`` are ``batch`` rows, of the type of y, rounded first to ``activation`` if it is one; other arguments
+    are those of :func:`fewbits.kernels.arrays.products.gemv`.
     """
     p = native.gemv_format(format, sparsity, 0 if sparsity is None else _zero(format))
     if p is None:
         return False
-    native.gemv_lent(p, x, q, y, bfloat16=bfloat16, threads=threads())
+    native.gemv_lent(p, x, batch, q, y, threads(), activation)
     return True
 
 

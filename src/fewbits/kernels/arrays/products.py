@@ -88,12 +88,16 @@ def gemv_int8(
     definition, bit for bit. With any other W it is the product of :func:`gemv` with r.
     """
     y = empty_aligned((x.shape[0], lines), np.float32) if out is None else out
-    rounded = quantize(np.ascontiguousarray(x), ACTIVATION, 1, options(ACTIVATION))
-    values = dequantize(rounded, ACTIVATION, x.shape, 1, np.float32)
+    whole = np.ascontiguousarray(x)
     if not (x.size and lines and native.supports_product(format)):
-        return gemv(values, q, format, lines, sparsity, out=y)
+        rounded = quantize(whole, ACTIVATION, 1, options(ACTIVATION))
+        return gemv(
+            dequantize(rounded, ACTIVATION, x.shape, 1, np.float32), q, format, lines, sparsity, out=y
+        )
     zero = 0 if sparsity is None else zeros(format)[0]
-    native.gemv(values, q, y, format, sparsity, zero, bfloat16=False, threads=threads(), rounded=rounded)
+    native.gemv(
+        *(whole, q, y, format, sparsity, zero), bfloat16=False, threads=threads(), activation=ACTIVATION
+    )
     return y
 
 

@@ -107,8 +107,10 @@ def dequantize(
     return y if kernels.dequantize(source, out, format.grammar, shape, axis) else None
 
 
-def gemv(x: torch.Tensor, parts: Pieces, format: Format, lines: int, n: int) -> torch.Tensor | None:
-    """Return ``x @ W.T`` for a few float32 vectors x, (..., n), and a packed W, if autograd records nothing.
+def gemv(
+    x: torch.Tensor, parts: Pieces, format: Format, lines: int, n: int, activation: Format | None
+) -> torch.Tensor | None:
+    """Return ``x @ W.T`` in x's dtype for few vectors x, (..., n), if autograd records nothing; W is packed.
 
     Args:
         x: any tensor.
@@ -116,19 +118,21 @@ def gemv(x: torch.Tensor, parts: Pieces, format: Format, lines: int, n: int) -> 
         format: of W.
         lines: of W.
         n: the length of each.
+        activation: int8 with a float32 for each 32 values, to which x is rounded first; None for no rounding.
     """
     # First of all: other tensors have no shape, or no memory.
     if type(x) not in PLAIN or not _is_native(parts, x) or is_recorded(x):
         return None
-    if x.dtype is not torch.float32 or not x.is_contiguous() or not x.numel() or not lines:
+    real = REALS.get(x.dtype)
+    if real is None or not x.is_contiguous() or not x.numel() or not lines:
         return None
     *ahead, length = x.shape or (-1,)  # a single number is no vector, not even one of no values
     vectors, address, source = x.numel() // max(n, 1), x.data_ptr(), _lent_parts(parts)
     if length != n or source is None or address % 4 or (vectors > 1 and vectors > max_vectors(format)):
         return None
-    y = torch.empty(*ahead, lines, dtype=torch.float32)
-    rows, out = (address, vectors, n), (y.data_ptr(), vectors, lines)
-    return y if kernels.gemv(rows, source, out, format.grammar, None, bfloat16=False) else None
+    y = torch.empty(*ahead, lines, dtype=x.dtype)
+    rows, out = (address, x.numel(), real), (y.data_ptr(), y.numel(), real)
+    return y if kernels.gemv(rows, vectors, source, out, format.grammar, None, activation) else None
 
 
 def _lent(x: Any) -> tuple[int, int, int] | None:

@@ -20,6 +20,7 @@ from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
 from fewbits.kernels.ops.tensors import are_lent, array, is_lent, lent_parts, packed
+from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 
 
 def _gemv(
@@ -38,40 +39,37 @@ def _gemv(
             return by_triton.gemv(x, parts, read_format(format), lines)
         with exact_arithmetic():
             return portable.gemv(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
+    found = _lent_gemv(x, parts, format, sparsity, lines)
+    if found is not None:
+        return found
     y = torch.empty((x.shape[0], lines), dtype=torch.float32)
-    rows = _float32(x)
-    bfloat16 = x.dtype == torch.bfloat16 and products.is_normal(array(rows))
-    if not (lines and is_lent(rows) and rows.is_contiguous() and are_lent(parts)) or not lent.gemv(
-        (rows.data_ptr(), *rows.shape),
-        lent_parts(parts),
-        (y.data_ptr(), *y.shape),
-        format,
-        sparsity,
-        bfloat16=bfloat16,
-    ):
-        kept = None if sparsity is None else pattern(sparsity)
-        packed_parts = packed(parts)
-        products.gemv(
-            *(array(rows), packed_parts, read_format(format), lines, kept), bfloat16=bfloat16, out=array(y)
-        )
-    return y if rows is x else y.to(x.dtype)
+    rows = array(x.float())
+    kept = None if sparsity is None else pattern(sparsity)
+    normal = x.dtype == torch.bfloat16 and products.is_normal(rows)
+    products.gemv(rows, packed(parts), read_format(format), lines, kept, bfloat16=normal, out=array(y))
+    return y.to(x.dtype)
+
+
+def _lent_gemv(
+    x: torch.Tensor,
+    parts: Sequence[torch.Tensor | None],
+    format: str,
+    sparsity: str | None,
+    lines: int,
+    activation: Format | None = None,
+) -> torch.Tensor | None:
+    """Return the product in memory that tensors lend, if a compiled kernel reads theirs where it lies."""
+    if not (lines and is_lent(x) and x.is_contiguous() and are_lent(parts)):
+        return None
+    y = torch.empty((x.shape[0], lines), dtype=x.dtype)
+    lending = tensors.lent(x), len(x), lent_parts(parts), tensors.lent(y)
+    return y if lent.gemv(*lending, format, sparsity, activation) else None
 
 
 def _matrix(format: str, lines: int, sparsity: str | None) -> tuple[Format, int, Pattern | None, int]:
     """Return what products by operations of torch take of a packed matrix, next to its parts."""
     fmt = read_format(format)
     return fmt, lines, *((None, 0) if sparsity is None else (pattern(sparsity), zeros(fmt)[0]))
-
-
-def _float32(x: torch.Tensor) -> torch.Tensor:
-    """Return ``x``, on the CPU, in float32."""
-    # bfloat16 by our own threads: those of torch would still wait for more work while ours have theirs.
-    if x.dtype == torch.bfloat16 and x.is_contiguous() and not x.is_neg() and x.numel():
-        rows = torch.empty(x.shape, dtype=torch.float32)
-        bits = (x.data_ptr(), 2 * x.numel())
-        if lent.dequantize((bits, None, None, None), tensors.lent(rows), "bf16", tuple(x.shape), 1):
-            return rows
-    return x if x.dtype == torch.float32 else x.float()
 
 
 def _empty_rows(x: torch.Tensor, *rest: Any) -> torch.Tensor:
@@ -164,6 +162,9 @@ def _gemv_int8(
     if not is_native(x):
         with exact_arithmetic():
             return portable.gemv_int8(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
+    found = _lent_gemv(x, parts, format, sparsity, lines, ACTIVATION)
+    if found is not None:
+        return found
     y = torch.empty(len(x), lines, dtype=torch.float32)
     kept = None if sparsity is None else pattern(sparsity)
     products.gemv_int8(array(x.float()), packed(parts), read_format(format), lines, kept, out=array(y))

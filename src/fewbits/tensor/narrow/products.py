@@ -18,11 +18,13 @@ from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops.direct import is_recorded
 from fewbits.kernels.ops.tensors import array
+from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.tensor.narrow.vectors import times_lines
 
+_ROUNDED = {None: None, "int8_32": ACTIVATION}
 _MOST_COUNTED = 64  # vectors of a product by bits; a matrix unit multiplies more of them faster
 
 
@@ -120,8 +122,8 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
         ArgumentError: the shapes do not fit, there is no such activation, or it is given with a weight that
             is not packed along k, or not ternary or binary.
     """
-    if activation is None and isinstance(weight, NarrowTensor):
-        found = times_lines(x, weight, 1)
+    if activation in _ROUNDED and isinstance(weight, NarrowTensor):
+        found = times_lines(x, weight, 1, _ROUNDED[activation])
         if found is not None:
             return found
     check_matvec(weight, x)

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fewbits import _native
@@ -41,7 +40,7 @@ def gemv(
     *,
     bfloat16: bool,
     threads: int,
-    rounded: Packed | None = None,
+    activation: Format | None = None,
 ) -> None:
     """Write ``x @ W.T`` into ``y``, straight from the packed bits of W.
 
@@ -54,30 +53,33 @@ def gemv(
         zero: the code of what is not kept.
         bfloat16: whether every value of x is a normal bfloat16, or zero.
         threads: most threads to use.
-        rounded: x in int8 with a float32 for each 32 values; integers multiply where W has them.
+        activation: int8 with a float32 for each 32 values, to which x is rounded first; integers multiply
+            where W has them. None leaves x as it is.
     """
     active_isa()
     x = aligned(x)
     p = _format(format, sparsity, zero)
-    _native.gemv(p, x, bfloat16, *contiguous_parts(q), y, threads, *_integers(rounded))
+    to = None if activation is None else kernel_format(activation, options(activation))
+    _native.gemv(p, x, len(x), bfloat16, *contiguous_parts(q), y, threads, to)
 
 
 def gemv_lent(
     p: _native.Format,
     x: Lent,
+    batch: int,
     q: Sequence[Lent | None],
     y: Lent,
-    *,
-    bfloat16: bool,
     threads: int,
+    activation: Format | None,
 ) -> None:
-    """Write ``x @ W.T`` into ``y``, all lent by tensors in C order, x and y as float32 matrices.
+    """Write ``x @ W.T`` into ``y``, all lent by tensors in C order, x and y of one type.
 
-    Arguments and errors are those of :func:`gemv`; ``p`` is from :func:`gemv_format`.
+    Arguments and errors are those of :func:`gemv`; ``p`` is from :func:`gemv_format`. Sums are float32.
     """
     codes, scales, shifts, outer = q
     assert codes is not None
-    _native.gemv(p, x, bfloat16, codes, scales, shifts, outer, y, threads)
+    to = None if activation is None else kernel_format(activation, options(activation))
+    _native.gemv(p, x, batch, False, codes, scales, shifts, outer, y, threads, to)
 
 
 @lru_cache(maxsize=256)
@@ -101,11 +103,3 @@ def _format(format: Format, sparsity: Pattern | None, zero: int) -> _native.Form
         p = _native.Format(p)
         p.keep, p.group, p.zero = sparsity.keep, sparsity.group, zero
     return p
-
-
-def _integers(rounded: Packed | None) -> tuple[Array | None, Array | None]:
-    """Return the codes and the scales of a rounded x, as numbers."""
-    if rounded is None:
-        return None, None
-    assert rounded.scales is not None
-    return rounded.codes.view(np.int8), rounded.scales.view(np.float32)
