@@ -106,8 +106,11 @@ def main() -> None:
             folder = Path(place) / name
             cast(Path(place) / "dense", folder, format=fb.format(name))
             dense.config.save_pretrained(folder)
-            rows.append({"format": name, "parameters": parameters, **peak(folder)})
-            calls[name] = Step(fb.load(folder))
+            memory = {"parameters": parameters, **peak(folder)}
+            for activation in (None, "int8_32"):
+                called = name if activation is None else f"{name}, {activation} activations"
+                rows.append({"format": called, **memory})
+                calls[called] = Step(fb.load(folder, activation=activation))
         taken = seconds(calls, given.rounds)
     for row in rows:
         row["milliseconds"] = 1e3 * taken[row["format"]]

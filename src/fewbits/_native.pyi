@@ -152,16 +152,16 @@ def quantize_with_feedback(
 ) -> bool: ...
 def gemv(
     format: Format,
-    x: NDArray[np.float32] | tuple[int, ...],
+    x: NDArray[Any] | tuple[int, ...],
+    batch: int,
     narrow: bool,
     codes: Bytes | tuple[int, ...],
     scales: Bytes | tuple[int, ...] | None,
     shifts: Bytes | tuple[int, ...] | None,
     outer: NDArray[np.float32] | tuple[int, ...] | None,
-    y: NDArray[np.float32] | tuple[int, ...],
+    y: NDArray[Any] | tuple[int, ...],
     threads: int,
-    x_codes: NDArray[np.int8] | None = None,
-    x_scales: NDArray[np.float32] | None = None,
+    activation: Format | None = None,
 ) -> None: ...
 def has_unit(unit: str) -> bool: ...
 def product(

@@ -10,7 +10,7 @@ import torch
 
 import fewbits as fb
 from fewbits.cli import main as cli
-from fewbits.errors import DataError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, load_file
 from tests.files.test_inspection import damage
 
@@ -110,6 +110,33 @@ def test_bfloat16_stays_bfloat16_and_generates(tmp_path: Path) -> None:
     loaded: Any = fb.load(folder)
     assert loaded.model.norm.weight.dtype == torch.bfloat16
     assert loaded.generate(IDS, do_sample=False, eos_token_id=-1).shape == (2, 12 + 7)
+
+
+def test_inputs_of_packed_layers_are_rounded_where_that_is_asked_for(tmp_path: Path) -> None:
+    model = llama()
+    folder = written(model, tmp_path)
+    loaded: Any = fb.load(folder, activation="int8_32")
+    twin = dense_twin(model, folder)
+    whole = twin(IDS).logits
+    for name, layer in twin.named_modules():
+        if isinstance(layer, torch.nn.Linear) and name != "lm_head":
+            layer.register_forward_pre_hook(
+                lambda _, args: fb.fake_quantize(
+                    args[0], "block(element=int(8,coding=symmetric),scale=fp32,size=32)"
+                )
+            )
+    assert (twin(IDS).logits - whole).abs().max() > 1e-3  # rounding is seen at all
+    # Of many vectors, of one sequence of a few, and of one.
+    for ids in (IDS, IDS[:1, :5], IDS[:1, :1]):
+        torch.testing.assert_close(loaded(ids).logits, twin(ids).logits, rtol=1e-4, atol=1e-5)
+
+
+def test_activations_that_no_layer_rounds_are_refused(tmp_path: Path) -> None:
+    folder = written(llama(), tmp_path)
+    with pytest.raises(ArgumentError, match="activation='int8'; expected None or int8_32"):
+        fb.load(folder, activation="int8")
+    with pytest.raises(ArgumentError, match="LlamaForCausalLM has no linear layer"):
+        fb.load(tmp_path / "dense", activation="int8_32")
 
 
 def test_what_does_not_fit_is_said(tmp_path: Path) -> None:

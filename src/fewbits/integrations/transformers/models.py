@@ -12,11 +12,15 @@ from transformers import AutoConfig, AutoModel, GenerationConfig, PreTrainedMode
 
 from fewbits.errors import DataError
 from fewbits.files import load_file
+from fewbits.nn.layers.rounded_input import check_activation, round_inputs
 from fewbits.tensor import NarrowTensor
 
 
-def from_folder(path: str | os.PathLike[str], device: str | torch.device) -> PreTrainedModel:
+def from_folder(
+    path: str | os.PathLike[str], device: str | torch.device, activation: str | None
+) -> PreTrainedModel:
     """Return the model of a folder; see :func:`fewbits.load`."""
+    check_activation(activation)
     folder = Path(path)
     if not (folder / "config.json").is_file():
         raise DataError(
@@ -37,6 +41,8 @@ def from_folder(path: str | os.PathLike[str], device: str | torch.device) -> Pre
             )
     if (folder / "generation_config.json").is_file() and model.can_generate():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
+    if activation is not None:
+        round_inputs(model)
     return cast("PreTrainedModel", model.to(device).eval())
 
 
