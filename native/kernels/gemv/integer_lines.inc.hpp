@@ -204,6 +204,12 @@ inline void add_scaled(const Integers& k, const Words* of_blocks, const i32* off
     sums[0] = _mm512_add_ps(sums[0], _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(of_blocks[0], _mm512_loadu_si512(offsets))), s));
 }
 
+constexpr bool totals_in_registers = false;
+template <bool nibbles>
+inline float total_of(const __m512*) {
+    return 0;
+}
+
 using Sums = __m512;
 inline void write_sums(const Sums* sums, float* out) { _mm512_storeu_ps(out, sums[0]); }
 inline Sums no_sum() { return _mm512_setzero_ps(); }
@@ -270,6 +276,24 @@ inline void add_scaled(const Integers& k, const Words* of_blocks, const i32* off
     }
 }
 
+constexpr bool totals_in_registers = true;
+
+// The sum of all lanes in the order of `total`, by the order of blocks that the lanes have: eight less those beside them
+// first, then what lies four, two and one block apart.
+template <bool nibbles>
+inline float total_of(const __m256* sums) {
+    const __m256 eight = _mm256_add_ps(sums[0], sums[1]);
+    if constexpr (nibbles) {
+        // Lane 4 q + r has block 2 r + q.
+        const __m256 four = _mm256_add_ps(eight, _mm256_permute_ps(eight, 0x0e)), two = _mm256_add_ps(four, _mm256_permute_ps(four, 1));
+        return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
+    } else {
+        const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+        const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+        return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+    }
+}
+
 using Sums = __m256;
 inline void write_sums(const Sums* sums, float* out) {
     _mm256_storeu_ps(out, sums[0]);
@@ -323,10 +347,11 @@ inline void scales_of_steps(const PreparedDequantize& p, const Integers& k, Deco
     for (i64 i = 0; i < n; ++i) out[i] = t.scale[has_blocks(p.f) ? ((begin + i) >> k.log_size) - of_first : 0];
 }
 
-// Up to four lines times row b: the lines share the loads of x that the nearest cache keeps.
+// Up to four lines times row b: the lines share the loads of x that the nearest cache keeps. Where lines end with a step their
+// sums go to `totals`, else to the lanes of blocks.
 template <bool nibbles, bool byte_products>
 inline void add_steps(const Gemv& job, const Integers& k, const PreparedDequantize& p, DecodeBuffers& t, const Rounded& x, i64 line,
-                      i64 lines, float (*in_lanes)[blocks_in_step]) {
+                      i64 lines, float (*in_lanes)[blocks_in_step], float* totals) {
     constexpr i64 most_lines = 4, steps_together = 8, bytes = nibbles ? step / 2 : step;
     Sums sums[most_lines][blocks_in_step / integer_lines::lanes];
     // Sixteen blocks have a lane each: one register of AVX-512, two of AVX2.
@@ -358,11 +383,17 @@ inline void add_steps(const Gemv& job, const Integers& k, const PreparedDequanti
             }
         }
     }
-    // From the order of lanes to that of blocks.
+    const bool ends = k.steps * step == job.n;
     for (i64 l = 0; l < lines; ++l) {
+        // From the order of lanes to that of blocks.
         alignas(64) float ordered[blocks_in_step];
+        if (ends && totals_in_registers) {
+            totals[l] = total_of<nibbles>(sums[l]);
+            continue;
+        }
         write_sums(sums[l], ordered);
         for (i64 i = 0; i < blocks_in_step; ++i) in_lanes[l][k.order[i]] = ordered[i];
+        if (ends) totals[l] = total(in_lanes[l]);
     }
 }
 
@@ -385,19 +416,22 @@ inline void gemv_integers(const Gemv& job, const Integers& k, const Dequantize& 
         const i64 lines = least(4, last - line);
         // All rows while the codes of four lines are in a near cache.
         for (i64 b = 0; b < job.batch; ++b) {
-            float in_lanes[4][blocks_in_step] = {};
+            float in_lanes[4][blocks_in_step] = {}, totals[4];
             i64 done = 0;
 #if defined(__AVX2__)
             const Rounded x = rounded_row(workspace + b * each, k);
             const bool nibbles = job.format.grid.bits == 4;
             const auto add = nibbles ? (job.byte_products ? add_steps<true, true> : add_steps<true, false>)
                                      : (job.byte_products ? add_steps<false, true> : add_steps<false, false>);
-            add(job, k, p, t, x, line, lines, in_lanes);
+            add(job, k, p, t, x, line, lines, in_lanes, totals);
             done = k.steps * step;
 #endif
             for (i64 l = 0; l < lines; ++l) {
-                add_by_loops(job, k, p, t, line + l, b, done, in_lanes[l]);
-                job.y[b * job.stride + line + l] = total(in_lanes[l]) * outer_scale(p, line + l);
+                if (done < job.n || done == 0) {
+                    add_by_loops(job, k, p, t, line + l, b, done, in_lanes[l]);
+                    totals[l] = total(in_lanes[l]);
+                }
+                job.y[b * job.stride + line + l] = totals[l] * outer_scale(p, line + l);
             }
         }
     }
