@@ -162,3 +162,22 @@ def test_vectors_of_any_dtype_and_layout_give_the_values_of_rows_in_order(dtype:
         assert found.dtype == dtype
         assert torch.equal(found, rows.contiguous() @ q.t())
         torch.testing.assert_close(found, rows @ q.dequantize().t(), rtol=2e-2, atol=5e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("vectors", [64, 65, 511, 512, 513])
+def test_many_vectors_have_the_bound_of_few(
+    vectors: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: False)  # as on most CPUs
+    generator = torch.Generator().manual_seed(vectors)
+    x = torch.randn(vectors, 96, generator=generator).to(dtype)
+    for name in ("mxfp4", "nvfp4", "mx9", "posit8_1"):
+        w = fb.quantize(torch.randn(9, 96, generator=generator).to(dtype), name)
+        # Of values that 16 bits cannot hold, such as those of NVFP4, none is rounded before.
+        stored = w.to(torch.float32).dequantize().double()
+        exact, bound = x.double() @ stored.t(), x.double().abs() @ stored.abs().t()
+        last = torch.finfo(dtype).eps / 2 if dtype is not torch.float32 else 0.0
+        for y in (functional.linear(x, w), fb.matmul(x, w.t()), (w @ x.t()).t()):
+            assert y.dtype == dtype
+            assert ((y.double() - exact).abs() <= last * exact.abs() + 98 * 2.0**-24 * bound).all(), name

@@ -34,11 +34,13 @@ def is_normal(x: Array) -> bool:
 def max_vectors(format: Format) -> int:
     """Return the largest number of rows of x for which :func:`gemv` is faster than a product with unpacked W.
 
-    Measured with MXFP4 on Zen 5, with AVX-512 and AVX2. A format that no register decodes is unpacked
-    piece by piece.
+    Measured with AVX-512 on Zen 5 and with AVX2 on Zen 3, where unpacking to memory costs as much as the
+    product of 64 vectors. A format that no register decodes is unpacked piece by piece.
     """
-    in_registers = format.element.grid is not None and native.active_isa() != "baseline"
-    return 64 if in_registers else 16
+    isa = native.active_isa()
+    if format.element.grid is None or isa == "baseline":
+        return 16
+    return 512 if isa == "avx2" else 64
 
 
 @exact_arithmetic()
@@ -54,7 +56,7 @@ def gemv(
 ) -> Array:
     """Return ``x @ W.T`` for a packed W of shape (lines, n) with its blocks along n.
 
-    Meant for few rows of ``x``, (batch, n) float32: W is decoded once for up to 64 rows, in registers or
+    Meant for few rows of ``x``, (batch, n) float32: W is decoded once for all of them, in registers or
     the nearest cache, never to memory. Sums are float32; with u = 2^-24, the error is at most (n + 2) u sum
     |x| |W|. With ``sparsity`` the codes of W are streams; the result equals that of the dense W bit for bit.
     ``bfloat16`` says that every value of x is a normal bfloat16, or zero. ``out``, if given, is (batch,

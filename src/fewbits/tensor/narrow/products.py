@@ -106,7 +106,8 @@ def _is_counted(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
 def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = None) -> torch.Tensor:
     """Return ``x @ weight.T`` for a packed (n, k) ``weight`` and few vectors x, (..., k): (..., n).
 
-    The packed weight is read once for up to 64 vectors, without unpacking; :func:`matmul` does this too.
+    The packed weight is read once for up to 64 vectors, or 512 with AVX2, without unpacking;
+    :func:`matmul` does this too.
 
     Args:
         weight: (n, k), packed with its blocks along k, or ordinary.
@@ -175,7 +176,7 @@ def _plane_product(x: torch.Tensor, w: NarrowTensor, activation: Format) -> torc
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Return ``a @ b`` by the rules of torch.matmul; either or both may be packed.
 
-    A packed matrix with blocks along the reduction axis is multiplied by up to 64 vectors without being
+    A packed matrix with blocks along the reduction axis is multiplied by few vectors without being
     unpacked, with float32 sums. A product of two packed operands is exact except for its float32 sums; it
     runs on the bfloat16 matrix units of the CPU, if there are any and all values are normal bfloat16 numbers
     or zero.
@@ -191,7 +192,18 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return _gemv(b, a) if b.ndim == 1 else _gemv(b.t(), a).t()
     if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor):
         return _multiplied(a, b, a.format)
+    if _is_emulated(a, b):
+        return torch.matmul(*(_dense(x.to(torch.float32)) for x in (a, b))).to(a.dtype)
     return torch.matmul(_dense(a), _dense(b))
+
+
+def _is_emulated(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Return whether the CPU only emulates products of 16 bits, which takes several times as long as float32.
+
+    In float32 the packed operand keeps its values, of which not all fit 16 bits.
+    """
+    sixteen = a.dtype == b.dtype and a.dtype in (torch.bfloat16, torch.float16)
+    return sixteen and a.is_cpu and b.is_cpu and not torch.cpu._is_avx512_bf16_supported()
 
 
 def _multiplied(a: torch.Tensor, b: torch.Tensor, format: Format) -> torch.Tensor:
