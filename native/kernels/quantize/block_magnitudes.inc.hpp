@@ -9,9 +9,9 @@
 namespace block_magnitudes {
 
 using prepared::Buffers;
-using numbers::Bits, numbers::infinity_bits, numbers::least, numbers::magnitude_mask,
+using numbers::Bits, numbers::Reals, numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask,
     numbers::vector;
-using scales::largest_finite, scales::largest_of;
+using scales::largest_finite, scales::largest_lanes, scales::largest_of;
 using vectors::any, vectors::larger, vectors::read, vectors::shuffled;
 
 namespace {  // of this file alone
@@ -25,12 +25,22 @@ inline void largest_of_blocks(const float* x, i64 n, i64 size, i32* largest) {
     if (at < n) largest[j] = largest_of<0>(x + at, n - at);
 }
 
-// Maxima of the even and odd lanes of a, then of b: halves the lanes that belong to each.
-inline Bits merge(Bits a, Bits b) {
-    // Lane i of the result is the larger of a pair of neighbours: the lower half of the lanes from a, the upper from b.
-    const Bits p = shuffled(a, b, [](int lane) { return 2 * lane; });
-    const Bits q = shuffled(a, b, [](int lane) { return 2 * lane + 1; });
-    return p > q ? p : q;
+// Which lane of two vectors stands in lane `lane` of their even pieces of `piece` lanes, those of the first before those of
+// the second. Single lanes are taken within 16 bytes, where one shuffle does it whatever the register's width.
+template <int piece>
+constexpr int even_lane(int lane) {
+    constexpr int within = piece == 1 ? 4 : static_cast<int>(vector), half = within / 2;
+    const int at = lane % within, second = at < half ? 0 : static_cast<int>(vector);
+    return second + lane / within * within + at % half / piece * 2 * piece + lane % piece;
+}
+
+// Maxima of pairs of neighbouring pieces: halves the lanes that belong to each. Shuffled as floats, since of integers GCC makes
+// two shuffles and a blend. Inlined, so that blocks stay in registers.
+template <int piece>
+__attribute__((always_inline)) inline Bits merge(Bits a, Bits b) {
+    const Reals even = shuffled((Reals)a, (Reals)b, [](int lane) { return even_lane<piece>(lane); });
+    const Reals odd = shuffled((Reals)a, (Reals)b, [](int lane) { return even_lane<piece>(lane) + piece; });
+    return larger((Bits)even, (Bits)odd);
 }
 
 // Largest magnitudes of `vector` blocks at a time, merged like a tournament: three instructions for each merge instead
@@ -42,20 +52,25 @@ inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
         Bits top[vector];
 #pragma GCC unroll 16
         for (i64 b = 0; b < vector; ++b) {
-            Bits largest_lanes{};
+            const float* block = x + (j + b) * size;
+            top[b] = read<Bits>(block) & magnitude_mask;
 #pragma GCC unroll 16
-            for (i64 i = 0; i < size; i += vector) {
+            for (i64 i = vector; i < size; i += vector) {
                 // The last vector ends with the block: of 24 values it may see some twice.
-                const Bits v = read<Bits>(x + (j + b) * size + least(i, size - vector)) & magnitude_mask;
-                largest_lanes = v > largest_lanes ? v : largest_lanes;
+                const Bits v = read<Bits>(block + least(i, size - vector)) & magnitude_mask;
+                top[b] = v > top[b] ? v : top[b];
             }
-            top[b] = largest_lanes;
         }
-        // After log2(vector) rounds lane j holds the maximum of block j, in order: the merges keep it.
+        // Two rounds leave in each 16 bytes a number of each of four blocks, the others join those. Lane j then holds the
+        // maximum of block j, in order: the merges keep it.
+        constexpr int sixteen_bytes = vector > 4 ? 4 : 1;
 #pragma GCC unroll 16
         for (i64 n = vector / 2; n > 0; n /= 2)
 #pragma GCC unroll 16
-            for (i64 b = 0; b < n; ++b) top[b] = merge(top[2 * b], top[2 * b + 1]);
+            for (i64 b = 0; b < n; ++b) {
+                if (n >= vector / 4) top[b] = merge<1>(top[2 * b], top[2 * b + 1]);
+                else top[b] = merge<sixteen_bytes>(top[2 * b], top[2 * b + 1]);
+            }
         __builtin_memcpy(largest + j, &top[0], sizeof top[0]);
     }
 }
@@ -68,20 +83,38 @@ inline void largest_of_usual(const float* x, i64 n, i32* largest) {
     largest_of_blocks<size>(x + grouped * size, n - grouped * size, size, largest + grouped);
 }
 
+// The largest of all lanes.
+inline i32 largest_lane(Bits v) {
+    i32 top = v[0];
+#pragma GCC unroll 16
+    for (int i = 1; i < vector; ++i) top = larger(top, v[i]);
+    return top;
+}
+
+// Blocks of so many vectors that what joins the lanes of one counts for little; the last may be shorter.
+inline void largest_of_large(const float* x, i64 n, i64 size, i32* largest) {
+    const i64 whole = n / size * size;
+    for (i64 at = 0; at < whole; at += size) *largest++ = largest_lane(largest_lanes(x + at, size));
+    if (whole < n) *largest = largest_of<0>(x + whole, n - whole);
+}
+
 }  // namespace
 
 // Largest magnitudes of the blocks of a tile, and if not all values are finite, which hold others. Returns whether
 // all are.
 inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 blocks) {
     // Usual sizes: those of MX and NVFP4, and a spinor's real numbers.
-    if (size == 32)
+    if (size == 32) {
         largest_of_usual<32>(x, n, t.largest);
-    else if (size == 16)
+    } else if (size % 64 == 0) {
+        largest_of_large(x, n, size, t.largest);
+    } else if (size == 16) {
         largest_of_usual<16>(x, n, t.largest);
-    else if (size == 24)
+    } else if (size == 24) {
         largest_of_usual<24>(x, n, t.largest);
-    else
+    } else {
         largest_of_blocks<0>(x, n, size, t.largest);
+    }
     // Whole vectors: beyond the blocks lie those of another tile, which a maximum with zero leaves out of it.
     Bits top{};
     for (i64 j = blocks; j % vector; ++j) t.largest[j] = 0;

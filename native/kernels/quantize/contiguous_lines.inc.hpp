@@ -20,8 +20,8 @@ namespace contiguous_lines {
 
 using block_magnitudes::measure_blocks;
 using block_scales::choose_scales, block_scales::gather_pairs, block_scales::shift_line;
-using finite_vectors::Result, finite_vectors::RoundVectors, finite_vectors::VectorRounding, finite_vectors::is_plain, finite_vectors::own,
-    finite_vectors::unscaled_for, finite_vectors::values_ahead, finite_vectors::vectors_for, finite_vectors::whole;
+using finite_vectors::Result, finite_vectors::RoundVectors, finite_vectors::Scaling, finite_vectors::VectorRounding,
+    finite_vectors::fixed_quotients_for, finite_vectors::is_plain, finite_vectors::own, finite_vectors::unscaled_for, finite_vectors::values_ahead, finite_vectors::vectors_for, finite_vectors::whole;
 using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_signs, tiles::round_tile,
     tiles::zero_nonfinite;
@@ -29,9 +29,9 @@ using blocks::fill, blocks::spread_blocks;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
 using memory::at, memory::load, memory::store;
 using numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile,
-    numbers::vector_bytes;
+    numbers::vector, numbers::vector_bytes;
 using packing::joined, packing::pack;
-using rounding::is_fixed;
+using rounding::is_fixed, rounding::pack_signs;
 using scales::Measured, scales::Outer, scales::is_finite, scales::outer_of, scales::see;
 using stochastic_draws::draw;
 using vectors::read, vectors::starts_vector, vectors::store_nontemporal;
@@ -113,7 +113,7 @@ inline i64 asked_ahead(const PreparedQuantize& p) {
 // all draws first would let memory wait. `per` values share a scale. Draws are indexed by the place of a value in the C order
 // of the array, so that cutting changes none.
 inline void round_in_pieces(const PreparedQuantize& p, Buffers& t, RoundVectors round, VectorRounding q, i64 place, i64 per) {
-    constexpr i64 piece = 256;
+    const i64 piece = per == 24 ? 384 : 256;  // of whole blocks, and of all draws of their counters
     const i64 bits = bits_of_element(p.f), n = q.n;
     for (i64 at = 0; at < n; at += q.n) {
         // The last piece is longer, as too short a one could not be packed.
@@ -134,6 +134,12 @@ inline void round_in_pieces(const PreparedQuantize& p, Buffers& t, RoundVectors 
 inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const float* x, float outer, i64 place, const Target& to, i64 n,
                                i64 blocks, bool tiled) {
     const Format& f = p.f;
+    // One bit says on which side of zero a value lies.
+    if (p.by_sign && !p.stochastic && !tiled && to.codes && bits_of_element(f) == 1 && f.table.codes[0] == 1 && n % 32 == 0) {
+        pack_signs(x, t.divisor[0], to.codes, asked_ahead(p), n);
+        return true;
+    }
+    if (!p.in_vectors && !p.unscaled) return false;
     // Pairs share a shift of at most one of fixed-point elements: MX9, MX6 and MX4 of BDR.
     const bool pairs = f.scales == Scales::shifted;
     if (pairs && (f.sub_block != 2 || f.largest_shift != 1 || !tiled || !is_fixed(f.grid) || !is_plain(p.element))) return false;
@@ -141,23 +147,24 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
     // Whole blocks of a usual size have the scale of each in a register.
     const bool usual = tiled && n == blocks * f.block && (f.block == 32 || f.block == 16);
     if (n % 16 || (pairs && !usual)) return false;
-    // Larger ones are several of 32 with the same scale.
-    const bool several = tiled && !usual && n == blocks * f.block && f.block % 32 == 0;
+    // Larger ones are several of 32 with the same scale, and those of spinors, of fixed point, three vectors of 8.
+    const bool whole_blocks = tiled && !usual && n == blocks * f.block, several = whole_blocks && f.block % 32 == 0;
+    const bool spinors = vector == 8 && whole_blocks && f.block == 24 && p.real && !p.two_level && is_fixed(f.grid) && !p.unscaled;
+    const i64 per = several ? 32 : usual || spinors ? f.block : tiled ? 1 : n;
     if (several) {
         spread_blocks(t.divisor, n / 32, f.block / 32, t.a);
         spread_blocks(t.multiplier, n / 32, f.block / 32, t.b);
-    } else if (tiled && !usual) {
+    } else if (per == 1) {
         spread_scales(p, t, tiled, n);
     }
-    const i64 per = several ? 32 : usual ? f.block : tiled ? 1 : n;
     // Packed codes go past the caches by way of a buffer, a line of a cache at a time.
     const i64 bytes = n * bits_of_element(f) / 8;
     const bool streamed = p.job.nontemporal && to.codes && bytes % vector_bytes == 0 && starts_vector(to.codes);
     VectorRounding q{
         .x = x,
         .w = x,
-        .a = f.scales == Scales::none ? t.ones : usual || !tiled ? t.divisor : t.a,
-        .b = f.scales == Scales::none ? t.ones : usual || !tiled ? t.multiplier : t.b,
+        .a = f.scales == Scales::none ? t.ones : usual || spinors || !tiled ? t.divisor : t.a,
+        .b = f.scales == Scales::none ? t.ones : usual || spinors || !tiled ? t.multiplier : t.b,
         .outer = outer,
         .draws = nullptr,
         .n = n,
@@ -170,10 +177,16 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
         .end = streamed ? t.packed + sizeof t.packed : to.end,
         .shifts = to.shifts,
     };
+    const Scaling scaling = !p.real ? Scaling::powers : p.two_level ? Scaling::two_levels : Scaling::quotients;
     const auto chosen = [&](auto values, auto packed) {
-        return (p.values ? values : packed)(p.element, is_fixed(f.grid), p.real, p.stochastic, pairs);
+        return (p.values ? values : packed)(p.element, is_fixed(f.grid), scaling, p.stochastic, pairs);
+    };
+    const auto spinors_for = [&]() -> RoundVectors {
+        if constexpr (vector == 8) return (p.values ? fixed_quotients_for<24, Result::values> : fixed_quotients_for<24, Result::packed>)(p.element, p.stochastic);
+        else return nullptr;
     };
     const auto round = p.unscaled ? (p.values ? unscaled_for<Result::values> : unscaled_for<Result::packed>)(p.element, p.same, p.stochastic)
+                       : spinors  ? spinors_for()
                        : !tiled   ? chosen(vectors_for<whole, Result::values>, vectors_for<whole, Result::packed>)
                        : per == 1 ? chosen(vectors_for<own, Result::values>, vectors_for<own, Result::packed>)
                        : per == 32 ? chosen(vectors_for<32, Result::values>, vectors_for<32, Result::packed>)
@@ -190,7 +203,7 @@ inline void round_general(const PreparedQuantize& p, Buffers& t, const float* x,
     const Format& f = p.f;
     // What is rounded is |w| a, and b takes an element back; see Buffers.
     const float *w = x, *a = t.a, *b = t.b;
-    if (p.by_sign && finite && !tiled) return round_signs<true>(p, t, x, t.divisor, t.multiplier, place, p.g.place_step, values, t.codes, n);
+    if (p.by_sign && finite && !tiled) return round_signs<true>(p, t, x, t.divisor, t.multiplier, place, p.g.place_step, values, t.codes, asked_ahead(p), n);
     spread_scales(p, t, tiled, n);
     if (p.two_level) fill(t.outer, outer, n);
     if (f.scales == Scales::none) a = b = t.ones;
@@ -285,7 +298,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         float* values = direct ? static_cast<float*>(p.job.values) + place : t.values;
         // NaN makes NaN of all of a long block, of which this tile is a part.
         const bool nan = !tiled && f.nonfinite == Nonfinite::block_nan && f.scales != Scales::none && t.bad[0];
-        const bool in_registers = (p.in_vectors || p.unscaled) && finite && !nan &&
+        const bool in_registers = finite && !nan &&
                                   round_in_registers(p, t, x, outer.scale, place, target_of(p, line, bytes, start, to, values), n, in_tile, tiled);
         if (!in_registers) round_general(p, t, x, outer.scale, finite, tiled, place, values, n);
         all_finite &= finite;

@@ -11,10 +11,10 @@
 
 namespace tiles {
 
-using finite_vectors::Result, finite_vectors::VectorRounding, finite_vectors::own, finite_vectors::values_ahead,
+using finite_vectors::Result, finite_vectors::Scaling, finite_vectors::VectorRounding, finite_vectors::own, finite_vectors::values_ahead,
     finite_vectors::vectors_for;
 using prepared::Buffers, prepared::PreparedQuantize;
-using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::largest_bits, numbers::magnitude_mask,
+using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::largest_bits, numbers::least, numbers::magnitude_mask,
     numbers::nan_bits, numbers::sign_bit, numbers::tile;
 using rounding::Constants, rounding::is_fixed, rounding::look_up_all, rounding::look_up_drawn_signs, rounding::look_up_signs, rounding::round_all;
 using stochastic_draws::draw;
@@ -88,31 +88,39 @@ inline void round_as_vectors(const PreparedQuantize& p, Buffers& t, VectorRoundi
     }
     q.n = count_of(n, line) * line;
     const auto pick = p.values ? vectors_for<own, Result::values> : vectors_for<own, Result::codes>;
-    pick(p.element, is_fixed(p.f.grid), p.real, p.stochastic, false)(p.element, q);
+    pick(p.element, is_fixed(p.f.grid), p.real ? Scaling::quotients : Scaling::powers, p.stochastic, false)(p.element, q);
     if (!in_place && p.values && values != t.values) __builtin_memcpy(values, t.values, static_cast<u64>(n) * sizeof(float));
 }
 
 }  // namespace
 
-// Rounds n finite values to a table that splits at zero, or to -1 and 1 by draws. `place` is that of the first value.
+// Rounds n finite values to a table that splits at zero, or to -1 and 1 by draws. `place` is that of the first value. Memory is
+// asked for what lies `ahead` values further.
 template <bool one_scale>
 inline void round_signs(const PreparedQuantize& p, Buffers& t, const float* x, const float* a, const float* b, i64 place, i64 place_step,
-                        float* values, i32* codes, i64 n) {
+                        float* values, i32* codes, i64 ahead, i64 n) {
     if (p.stochastic) {
-        u32* draws;
-        draw(p.f.seed, p.f.random_bits, place, place_step, n, t.draws, &draws);
         const auto look_up = p.values ? look_up_drawn_signs<false, one_scale> : look_up_drawn_signs<true, one_scale>;
-        return look_up(p.f.table, x, a, b, draws, values, nontemporal(p, t, values), codes, n);
+        const bool past_caches = nontemporal(p, t, values);
+        // A few at a time, so that memory is busy while bits are drawn.
+        constexpr i64 piece = 256;
+        for (i64 at = 0; at < n; at += piece) {
+            const i64 count = least(piece, n - at), scale = one_scale ? 0 : at;
+            u32* draws;
+            draw(p.f.seed, p.f.random_bits, place + at * place_step, place_step, count, t.draws, &draws);
+            look_up(p.f.table, x + at, a + scale, b + scale, draws, values + at, past_caches, codes + at, ahead, count);
+        }
+        return;
     }
     const auto look_up = p.values ? look_up_signs<false, one_scale> : look_up_signs<true, one_scale>;
-    look_up(p.f.table, x, a, b, values, nontemporal(p, t, values), codes, n);
+    look_up(p.f.table, x, a, b, values, nontemporal(p, t, values), codes, ahead, n);
 }
 
 // Rounds n values to the table or the grid. What is rounded is |w| a or, with real scales, w over a. `place` is that of
 // the first value, the next are `place_step` further.
 inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, const float* w, const float* a, const float* b,
                        bool finite, i64 place, i64 place_step, float* values, i32* codes, i64 n) {
-    if (p.by_sign && finite) return round_signs<false>(p, t, w, a, b, place, place_step, values, codes, n);
+    if (p.by_sign && finite) return round_signs<false>(p, t, w, a, b, place, place_step, values, codes, 0, n);
     u32* draws = nullptr;
     const float* outer = p.two_level ? t.outer : nullptr;
     if (p.stochastic) draw(p.f.seed, p.f.random_bits, place, place_step, n, t.draws, &draws);

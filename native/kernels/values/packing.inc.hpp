@@ -16,7 +16,6 @@ namespace {  // of this file alone
 
 using Bytes = u8 __attribute__((vector_size(vector_bytes)));
 using SignedBytes = signed char __attribute__((vector_size(vector_bytes)));
-using Words = u16 __attribute__((vector_size(vector_bytes)));
 using Quarters = u8 __attribute__((vector_size(vector_bytes / 4)));
 using Halves = u16 __attribute__((vector_size(vector_bytes / 2)));
 
@@ -100,6 +99,7 @@ struct Joining {
     i32 bits;
     Sign sign;        // of magnitudes that join_signed takes
     bool minus_zero;  // whether a magnitude of zero keeps its sign
+    Bytes sign_bits;  // of codes of at most eight bits, where the sign is one
 #if defined(__AVX2__)
     Bits pairs, fours;  // 1 and 2^b beside each other in 16 bits, 1 and 2^2b in 32: products with them, added, join two
     Bits up, down;      // shifts that push the lower four codes of 64 bits against the upper four, and both down
@@ -111,6 +111,8 @@ struct Joining {
 inline Joining joining_of(i32 bits, Sign sign, bool minus_zero) {
     Joining j{};
     j.bits = bits, j.sign = sign, j.minus_zero = minus_zero;
+    const u8 sign_bit = static_cast<u8>(bits <= 8 ? 1 << (bits - 1) : 0);
+    j.sign_bits = Bytes{} + sign_bit;
 #if defined(__AVX2__)
     if (bits < 8) {
         j.pairs = broadcast(static_cast<i32>(0x10001u * (1u | 1u << (8 + bits))));
@@ -176,8 +178,7 @@ inline Bytes with_signs(const Joining& j, Bytes magnitudes, Bytes signs) {
     // A variable, because GCC with its sanitizers takes the cast alone for an int.
     const u8 in_use = static_cast<u8>((1 << j.bits) - 1);
     if (j.sign == Sign::twos_complement) return ((magnitudes ^ (Bytes)negative) - (Bytes)negative) & in_use;
-    // One bit of each byte, moved down by less than eight: none reaches the byte below.
-    const Bytes top = (Bytes)((Words)(signs & static_cast<u8>(0x80)) >> (8 - j.bits));
+    const Bytes top = (Bytes)negative & j.sign_bits;
     return magnitudes | (j.minus_zero ? top : top & (Bytes)(c != 0));
 }
 

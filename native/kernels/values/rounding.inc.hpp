@@ -10,7 +10,7 @@ namespace rounding {
 using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::nan_bits, numbers::ordered, numbers::sign_bit, numbers::smaller, numbers::tile;
 using numbers::vector;
-using vectors::broadcast, vectors::larger, vectors::read, vectors::smaller, vectors::store_nontemporal, vectors::write;
+using vectors::broadcast, vectors::larger, vectors::read, vectors::signs_of, vectors::smaller, vectors::store_nontemporal, vectors::write;
 
 // A grid with everything derived from it that a loop would otherwise compute for each value. Kernels copy it to a
 // local: the compiler then knows that no store changes it, and keeps it in registers.
@@ -239,6 +239,15 @@ inline void look_up_two(const Table& t, i32 random_bits, const float* __restrict
     }
 }
 
+// Asks for the line of the cache `ahead` values behind value i, where i begins one, and unless `values` is null for that of the
+// results. Always inlined: of a function that only prefetches GCC says that it has no effect, and drops its calls.
+__attribute__((always_inline)) inline void ask(const float* x, const float* values, i64 i, i64 ahead) {
+    constexpr i64 line = 16;
+    if (i % line) return;
+    __builtin_prefetch(x + i + ahead);
+    if (values) __builtin_prefetch(values + i + ahead, 1);
+}
+
 inline bool is_power_of_two(double v) {
     u64 bits;
     __builtin_memcpy(&bits, &v, sizeof bits);
@@ -257,9 +266,10 @@ inline bool splits_at_zero(const Table& t) {
 // Rounds n finite values over their scales a to the two values of such a table, without the quotients. One below zero
 // becomes minus zero, and so the upper value, where it is at most half the smallest float32: x >= -a 2^-150. Both sides
 // times 2^100 are exact, or so large or small that it makes no difference. With `one_scale` all share the first of a and b.
+// Meanwhile memory is asked for what lies `ahead` values further.
 template <bool codes, bool one_scale>
 inline void look_up_signs(const Table& t, const float* __restrict x, const float* __restrict a, const float* __restrict b,
-                          float* __restrict values, [[maybe_unused]] bool past_caches, i32* __restrict out, i64 n) {
+                          float* __restrict values, [[maybe_unused]] bool past_caches, i32* __restrict out, i64 ahead, i64 n) {
     const i32 lower = t.codes[0], upper = t.codes[1];
     const float low = static_cast<float>(t.by_code[lower]), high = static_cast<float>(t.by_code[upper]);
     const auto is_down = [&](i64 i) { return x[i] * 0x1p100f < a[one_scale ? 0 : i] * -0x1p-50f; };
@@ -271,12 +281,25 @@ inline void look_up_signs(const Table& t, const float* __restrict x, const float
     // Whole vectors, since they alone go past the caches.
     Reals below = broadcast(a[0] * -0x1p-50f), unit = broadcast(b[0]);
     for (; i + vector <= n; i += vector) {
+        ask(x, past_caches ? nullptr : values, i, ahead);
         if (!one_scale) below = read<Reals>(a + i) * -0x1p-50f, unit = read<Reals>(b + i);
         const Reals v = (read<Reals>(x + i) * 0x1p100f < below ? broadcast(low) : broadcast(high)) * unit;
         if (past_caches) store_nontemporal(values + i, v);
         else write(values + i, v);
     }
     for (; i < n; ++i) values[i] = (is_down(i) ? low : high) * b[one_scale ? 0 : i];
+}
+
+// The same as codes of one bit each, set for the lower value, 32 in a word; all share one scale, and n is a multiple of 32.
+inline void pack_signs(const float* __restrict x, float a, u8* __restrict out, i64 ahead, i64 n) {
+    const Reals below = broadcast(a * -0x1p-50f);
+    for (i64 i = 0; i < n; i += 32, out += 4) {
+        ask(x, nullptr, i, ahead), ask(x, nullptr, i + 16, ahead);
+        u32 down = 0;
+#pragma GCC unroll 8
+        for (i64 v = 0; v < 32; v += vector) down |= signs_of((Bits)(read<Reals>(x + i + v) * 0x1p100f < below)) << v;
+        write(out, down);
+    }
 }
 
 // Whether look_up_drawn_signs may do it.
@@ -289,13 +312,14 @@ inline bool is_plus_and_minus_one(const Table& t) { return t.count == 2 && !t.ha
 template <bool codes, bool one_scale>
 inline void look_up_drawn_signs(const Table& t, const float* __restrict x, const float* __restrict a, const float* __restrict b,
                                 const u32* __restrict draws, float* __restrict values, [[maybe_unused]] bool past_caches,
-                                i32* __restrict out, i64 n) {
+                                i32* __restrict out, i64 ahead, i64 n) {
     const i32 lower = t.codes[0], upper = t.codes[1];
     const auto bound = [](auto draw) { return draw * 0x1p-15f - 0x1p-54f; };
     const auto is_up = [&](i64 i) { return x[i] / a[one_scale ? 0 : i] >= bound(static_cast<float>(32768 - static_cast<i32>(draws[i]))); };
     i64 i = 0;
     Reals divisor = broadcast(a[0]), unit = broadcast(b[0]);
     for (; i + vector <= n; i += vector) {
+        ask(x, codes || past_caches ? nullptr : values, i, ahead);
         if (!one_scale) divisor = read<Reals>(a + i), unit = read<Reals>(b + i);
         const Bits up = read<Reals>(x + i) / divisor >= bound(__builtin_convertvector(32768 - read<Bits>(draws + i), Reals));
         const Reals v = (up ? broadcast(1.0f) : broadcast(-1.0f)) * unit;

@@ -24,8 +24,6 @@ inline i32 largest_of(const float* in, i64 length) {
     return largest;
 }
 
-namespace {  // of this file alone
-
 // The largest of n magnitudes in each lane, n a multiple of four vectors; four maxima side by side wait for nothing.
 inline Bits largest_lanes(const float* x, i64 n) {
     Bits top[4]{};
@@ -33,8 +31,6 @@ inline Bits largest_lanes(const float* x, i64 n) {
         for (i64 v = 0; v < 4; ++v) top[v] = larger(top[v], read<Bits>(x + i + v * vector) & magnitude_mask);
     return larger(larger(top[0], top[1]), larger(top[2], top[3]));
 }
-
-}  // namespace
 
 inline bool is_finite(const float* x, i64 n) {
     const i64 whole = n / (4 * vector) * (4 * vector);
@@ -77,11 +73,8 @@ inline void see(Measured& m, const float* x, i64 n) {
 
 namespace {  // of this file alone
 
-// 2^e for e in [-149, 127] in every lane: the product of two powers that are both normal is exact, also where it is not.
-inline Reals powers_of_two(Bits e) {
-    const Bits half = e >> 1;
-    return (Reals)((half + 127) << 23) * (Reals)((e - half + 127) << 23);
-}
+// 2^e for e in [-127, 127] in every lane: an exponent field, but for 2^-127, which is subnormal and above no field of zero.
+inline Reals powers_of_two(Bits e) { return (Reals)larger((e + 127) << 23, broadcast(1 << 22)); }
 
 }  // namespace
 

@@ -62,6 +62,19 @@ inline bool any(Bits holds) {
 #endif
 }
 
+// The sign bits of all lanes, that of lane 0 lowest.
+inline u32 signs_of(Bits v) {
+#if defined(__AVX512DQ__)
+    return _mm512_movepi32_mask((__m512i)v);
+#elif defined(__AVX2__)
+    return static_cast<u32>(_mm256_movemask_ps((__m256)v));
+#else
+    u32 signs = 0;
+    for (int i = 0; i < numbers::vector; ++i) signs |= static_cast<u32>(v[i] < 0) << i;
+    return signs;
+#endif
+}
+
 // a b + c, rounded once where there is an instruction for it.
 inline Reals multiply_add(Reals a, Reals b, Reals c) {
 #if defined(__AVX512F__)

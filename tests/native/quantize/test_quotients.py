@@ -21,6 +21,7 @@ SCALED = (
     "block(element=float(e=5,m=2),scale=fp32,size=32)",
     "block(element=float(e=6,m=9),scale=fp32,size=16)",
     "block(element=fp4_e2m1,scale=fp8_e4m3,size=16)",
+    "block(element=int(8),scale=fp32,size=96)",
     "int8_channel",
     "int8_256",
     "vsq4",
@@ -125,3 +126,17 @@ def test_draws_at_the_largest_of_sixteen_bits_do_not_overflow(size: int) -> None
     for bits in (16, 32):
         chosen = options(fmt, rounding="stochastic", random_bits=bits, seed=11)
         assert differences(x.astype(np.float32), fmt, 1, chosen) == []
+
+
+@pytest.mark.parametrize(
+    "element", ["fixed(8,frac=30)", "fixed(16,frac=14)", "fixed(8,frac=-3,coding=symmetric)"]
+)
+@pytest.mark.parametrize("size", [16, 32, 48])
+def test_steps_times_scales_beyond_float32_are_drawn_as_products_of_values(element: str, size: int) -> None:
+    """The step times the scale of a block may be less than float32 has, or more, while values are not."""
+    fmt = parse(f"block(element={element},scale=e8m0,size={size})")
+    rng = np.random.default_rng(5)
+    blocks = np.exp2(np.r_[-150:-110, 100:127:3].astype(np.float64))
+    x = (rng.uniform(-1.9, 1.9, (blocks.size, 96)) * blocks[:, None]).astype(np.float32)
+    chosen = options(fmt, rounding="stochastic", seed=11)
+    assert differences(x, fmt, 1, chosen) == []
