@@ -26,6 +26,15 @@ Unit unit_of(const std::string& name) {
     return Unit::float32;
 }
 
+Lower lower_of(const std::string& name) {
+    if (name == "result") return Lower::result;
+    if (name == "left") return Lower::left;
+    if (name == "left transposed") return Lower::left_transposed;
+    if (name == "right") return Lower::right;
+    require(name.empty(), "lower triangular is the result, left, left transposed, right, or nothing");
+    return Lower::none;
+}
+
 bool has_unit(const std::string& name) { return active().products.has(unit_of(name)); }
 
 void gemv_of(const Format& format, ConstRows x, std::size_t batch, bool narrow, ConstBytes codes,
@@ -98,7 +107,7 @@ Factor factor_of(const Matrices& x, int axis, const std::optional<Format>& forma
 }
 
 bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a, Matrices b, std::optional<Format> of_b,
-                std::int64_t block, OutMatrices y, int threads) {
+                std::int64_t block, OutMatrices y, int threads, const std::string& lower) {
     require(a.shape(0) == b.shape(0) && a.shape(0) == y.shape(0), "as many matrices on the left as on the right and in y");
     require(b.shape(1) == a.shape(2), "b needs as many rows as a has columns");
     require(y.shape(1) == a.shape(1) && y.shape(2) == b.shape(2), "y needs the rows of a and the columns of b");
@@ -114,6 +123,7 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
         .block = is_integers(multiplied) ? block : 32,  // floats share no scale
         .y = y.data(),
         .y_type = type_of_array(y),
+        .lower = lower_of(lower),
         .kernels = nullptr,
         .panels = nullptr,
         .left_panels = nullptr,
@@ -181,7 +191,7 @@ void fewbits::bind_products(nb::module_& m) {
           " (batch, lines).");
     m.def("has_unit", &has_unit, "unit"_a, "Return whether the instruction set in use multiplies by `unit` faster than by float32.");
     m.def("product", &product_of, "unit"_a, "a"_a.noconvert(), "format_a"_a.none(), "b"_a.noconvert(), "format_b"_a.none(),
-          "block"_a, "y"_a.noconvert(), "threads"_a,
+          "block"_a, "y"_a.noconvert(), "threads"_a, "lower"_a = "",
           "Write a (batch, m, k) times b (batch, k, n), rounded to their formats along k, into y; return false, with numbers of no"
           " meaning in y, where the unit cannot.");
     m.def("plane_product", &plane_product, "codes"_a.noconvert(), "weight_bits"_a, "x"_a.noconvert(), "bits"_a, "is_signed"_a,

@@ -169,26 +169,41 @@ bool stays_normal(const BlockRange& a, const BlockRange& b) {
 
 // What two parts of a factor have met.
 BlockRange both(const BlockRange& a, const BlockRange& b) {
-    return {std::min(a.least, b.least), std::max(a.largest, b.largest), a.whole && b.whole};
+    return {std::min(a.least, b.least), std::max(a.largest, b.largest), a.whole && b.whole, a.finite && b.finite};
 }
 
-}  // namespace
+constexpr BlockRange nothing{std::numeric_limits<std::int32_t>::max(), 0, true, true};
 
-bool multiply(const Kernels& kernels, const Products& products, Product p, int threads) {
-    if (p.batch * p.a.lines * p.b.lines == 0) return true;
-    p.kernels = &kernels;
-    p.threads = threads;
-    const std::int64_t of_b = whole(products.panel_bytes(p, true)), of_both = of_b + whole(products.panel_bytes(p, false));
-    const std::int64_t each = whole(std::max(products.pack_workspace(p), products.workspace(p)));
-    const Scratch scratch(static_cast<std::size_t>(of_both + threads * each));
-    p.panels = scratch.data();
-    p.left_panels = scratch.data() + of_b;
+// What both factors of a product have met.
+struct Met {
+    BlockRange a = nothing, b = nothing;
+};
+
+bool fits(Unit unit, const Met& met) {
+    return unit == Unit::float32 || (is_integers(unit) ? can_scale(unit, met.a, met.b) : stays_normal(met.a, met.b));
+}
+
+// The bytes that a product takes: panels of both factors, then what each thread works in.
+struct Room {
+    std::int64_t of_b, of_both, each;
+};
+
+Room room_of(const Products& products, const Product& p) {
+    const std::int64_t of_b = whole(products.panel_bytes(p, true));
+    return {of_b, of_b + whole(products.panel_bytes(p, false)),
+            whole(std::max(products.pack_workspace(p), products.workspace(p)))};
+}
+
+// One product in the room that it takes. With b or a that the unit cannot multiply it ends before the product.
+Met multiply_in(std::uint8_t* memory, const Room& room, const Products& products, Product p) {
+    p.panels = memory;
+    p.left_panels = memory + room.of_b;
     // What all threads together met.
     const auto meet = [&](std::int64_t items, std::int64_t work, const auto& run) {
         std::mutex lock;
-        BlockRange all{std::numeric_limits<std::int32_t>::max(), 0, true};
-        divide(items, work, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-            const BlockRange mine = run(scratch.data() + of_both + thread * each, first, last);
+        BlockRange all = nothing;
+        divide(items, work, static_cast<int>(p.threads), [&](int thread, std::int64_t first, std::int64_t last) {
+            const BlockRange mine = run(memory + room.of_both + thread * room.each, first, last);
             const std::lock_guard<std::mutex> guard(lock);
             all = both(all, mine);
         });
@@ -199,11 +214,66 @@ bool multiply(const Kernels& kernels, const Products& products, Product p, int t
                     [&](void* workspace, std::int64_t first, std::int64_t last) { return products.pack(p, right, workspace, first, last); });
     };
     const BlockRange b = pack(true), packed = pack(false);
-    if (!b.whole || !packed.whole) return false;
+    if (!b.whole || !packed.whole) return {packed, b};
     const BlockRange met = meet(products.items(p), p.batch * p.a.lines * p.b.lines * p.k,
                                 [&](void* workspace, std::int64_t first, std::int64_t last) { return products.multiply(p, workspace, first, last); });
-    const BlockRange a = both(packed, met);
-    return p.unit == Unit::float32 || (is_integers(p.unit) ? can_scale(p.unit, a, b) : stays_normal(a, b));
+    return {both(packed, met), b};
+}
+
+// One matrix of a stack alone, for one thread.
+Product matrix_of(Product p, std::int64_t matrix) {
+    const auto beyond = [matrix](const void* values, Real type, std::int64_t step) {
+        return static_cast<const char*>(values) + matrix * step * (type == Real::f32 ? 4 : 2);
+    };
+    for (Factor* f : {&p.a, &p.b}) f->values = beyond(f->values, f->type, f->batch_step);
+    p.y = const_cast<char*>(beyond(p.y, p.y_type, p.a.lines * p.b.lines));
+    p.batch = p.threads = 1;
+    return p;
+}
+
+// Panels of one matrix of this size are multiplied while they are in the cache: those of a stack would go to memory first and
+// come back from there.
+constexpr std::int64_t bytes_together = 1 << 21;
+
+// All matrices, in memory of their own.
+Met multiply_all(const Products& products, const Product& p, int threads) {
+    const Product one = matrix_of(p, 0);
+    const Room room = room_of(products, one);
+    // As many for each thread that none waits long for the others.
+    if (p.batch == 1 || p.batch < 4 * threads || room.of_both > bytes_together) {
+        const Room of_all = room_of(products, p);
+        const Scratch scratch(static_cast<std::size_t>(of_all.of_both + threads * of_all.each));
+        return multiply_in(scratch.data(), of_all, products, p);
+    }
+    const std::int64_t each = room.of_both + room.each;
+    const Scratch scratch(static_cast<std::size_t>(threads * each));
+    std::mutex lock;
+    Met all;
+    divide(p.batch, p.batch * p.a.lines * p.b.lines * p.k, threads, [&](int thread, std::int64_t first, std::int64_t last) {
+        Met mine;
+        for (std::int64_t matrix = first; matrix < last && mine.a.whole && mine.b.whole; ++matrix) {
+            const Met met = multiply_in(scratch.data() + thread * each, room, products, matrix_of(p, matrix));
+            mine = {both(mine.a, met.a), both(mine.b, met.b)};
+        }
+        const std::lock_guard<std::mutex> guard(lock);
+        all = {both(all.a, mine.a), both(all.b, mine.b)};
+    });
+    return all;
+}
+
+}  // namespace
+
+bool multiply(const Kernels& kernels, const Products& products, Product p, int threads) {
+    if (p.batch * p.a.lines * p.b.lines == 0) return true;
+    p.kernels = &kernels;
+    p.threads = threads;
+    Met met = multiply_all(products, p, threads);
+    // Zeros times an infinity are NaN: then nothing is left out.
+    if (p.lower != Lower::none && !(met.a.finite && met.b.finite)) {
+        p.lower = Lower::none;
+        met = multiply_all(products, p, threads);
+    }
+    return fits(p.unit, met);
 }
 
 void additions(const Kernels& kernels, const Additions& job, int threads) {

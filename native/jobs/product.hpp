@@ -31,6 +31,11 @@ struct Factor {
     const Format* format;                      // to which values are rounded first; null where they are taken as they are
 };
 
+// Which matrix of a product is lower triangular, as in causal attention: column j of row i is beyond the diagonal where j > i. Of
+// a result what lies there is not wanted; of a factor, or of the left factor's transpose, zeros do, which no sum needs. Whole
+// tiles are left out.
+enum class Lower : std::int32_t { none, result, left, left_transposed, right };
+
 struct Product {
     Unit unit;
     Factor a, b;
@@ -38,6 +43,7 @@ struct Product {
     std::int64_t block;  // 32 values, or 16 integers: they share a scale
     void* y;             // (batch, lines of a, lines of b) in C order
     Real y_type;
+    Lower lower;
     const Kernels* kernels;  // which round
     std::uint8_t *panels, *left_panels;  // room for panel_bytes() of b and of a, each at a multiple of 64 bytes
     std::int64_t threads;    // among which items are divided; no sum depends on it
@@ -45,10 +51,10 @@ struct Product {
 
 // What packing met, zeros aside, as bit patterns. Of integers the least and the largest of the largest magnitudes of blocks,
 // and whether the values of each are multiples of 2^-6, or 2^-8, times the binade of its largest; of bfloat16 the least magnitude, and
-// whether all are such numbers.
+// whether all are such numbers. Of all units whether there was neither infinity nor NaN.
 struct BlockRange {
     std::int32_t least, largest;
-    bool whole;
+    bool whole, finite;
 };
 
 // The functions of one instruction set. Items are independent of each other; b is packed before the product, a before it or in

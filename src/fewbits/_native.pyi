@@ -173,6 +173,7 @@ def product(
     block: int,
     y: NDArray[Any],
     threads: int,
+    lower: str = "",
 ) -> bool: ...
 def addition_product(
     a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], threads: int

@@ -30,7 +30,7 @@ struct Window {
 
 // What a thread has met so far, lane by lane: BlockRange in the end.
 struct Range {
-    Bits least = Bits{} + infinity_bits, largest{}, wrong{};
+    Bits least = Bits{} + infinity_bits, largest{}, wrong{}, top{};  // of `top` all magnitudes, NaN too
 };
 
 namespace {  // of this file alone
@@ -100,6 +100,7 @@ template <Unit unit>
 inline BlockScale block_scale(Bits top, Range& range) {
     constexpr i32 up = top_exponent(unit);
     const Bits met = (top != 0) & (top <= infinity_bits);
+    range.top = larger(range.top, top);
     range.least = smaller(range.least, met ? top : range.least);
     range.largest = larger(range.largest, met ? top : range.largest);
     const Bits field = top & infinity_bits, counts = (field >= ((up + 1) << 23)) & (field < infinity_bits);
@@ -125,6 +126,7 @@ constexpr i32 bias_of(Unit unit) { return unit == Unit::integers ? 128 : 0; }
 // whence the least magnitude counts.
 inline void note_bfloat16(Bits x, Range& range) {
     const Bits magnitude = x & magnitude_mask;
+    range.top = larger(range.top, magnitude);
     range.wrong |= x & 0xffff;
     range.least = smaller(range.least, magnitude != 0 ? magnitude : range.least);
 }
@@ -147,7 +149,10 @@ inline void words_of_line(const Bits* x, bool of_b, u32* words, u32& scale, u32&
     constexpr i64 parts = block / vector;
     if constexpr (unit == Unit::float32) {
 #pragma GCC unroll 8
-        for (i64 i = 0; i < parts; ++i) write(words + i * vector, x[i]);
+        for (i64 i = 0; i < parts; ++i) {
+            range.top = larger(range.top, x[i] & magnitude_mask);
+            write(words + i * vector, x[i]);
+        }
     } else if constexpr (unit == Unit::bfloat16) {
 #pragma GCC unroll 8
         for (i64 i = 0; i < parts; ++i) note_bfloat16(x[i], range);
@@ -183,7 +188,10 @@ inline void words_of_line(const Bits* x, bool of_b, u32* words, u32& scale, u32&
 template <i64 block, Unit unit>
 inline void words_of_lanes(const Bits* x, bool of_b, Bits* words, Bits& scale, Bits& sum, Range& range) {
     if constexpr (unit == Unit::float32) {
-        for (i64 j = 0; j < block; ++j) words[j] = x[j];
+        for (i64 j = 0; j < block; ++j) {
+            range.top = larger(range.top, x[j] & magnitude_mask);
+            words[j] = x[j];
+        }
     } else if constexpr (unit == Unit::bfloat16) {
 #pragma GCC unroll 32
         for (i64 j = 0; j < block; ++j) note_bfloat16(x[j], range);
@@ -316,19 +324,27 @@ inline Window rounded(const Product& p, const Factor& f, const Window& w, float*
     return result;
 }
 
-// The lines `line` to `line + lines` of a factor, from value `start` on: rounded in `buffer` if they are to be rounded.
-inline Window window_of(const Product& p, const Factor& f, i64 matrix, i64 line, i64 lines, i64 start, void* buffer) {
+// The lines `line` to `line + lines` of a factor, values `start` to `end - 1`: rounded in `buffer` if they are to be rounded.
+inline Window window_of(const Factor& f, const Product& p, i64 matrix, i64 line, i64 lines, i64 start, i64 end, void* buffer) {
     const i64 first = matrix * f.batch_step + (lines ? line : 0) * f.line_step + start * f.step;
-    const Window w{at(f.values, f.type, first), f.type, lines, least(window_values, p.k - start), f.line_step, f.step};
+    const Window w{at(f.values, f.type, first), f.type, lines, end - start, f.line_step, f.step};
     return f.format && lines ? rounded(p, f, w, static_cast<float*>(buffer)) : w;
 }
 
-// The pieces of a window of a from value `start` of it on, at most a stretch of each line, to the panels of an item.
-inline void pack_rows(const Product& p, const Window& w, i64 start, u32* panels, Range& range) {
-    const Window part{at(w.values, w.type, start * w.step), w.type, w.lines, least(stretch(p) * p.block, w.count - start),
-                      w.line_step, w.step};
+// Values `start` to `end - 1` of a window of a, of one stretch, to the panels of an item.
+inline void pack_rows(const Product& p, const Window& w, i64 start, i64 end, u32* panels, Range& range) {
+    const Window part{at(w.values, w.type, start * w.step), w.type, w.lines, end - start, w.line_step, w.step};
     const i64 height = panel_lines(p, false);
     pack_by_unit<false>(p, part, {0, 0, 0, panels}, count_of(w.lines, height) * height, range);
+}
+
+// The values of a span that are packed, in whole blocks of a format that they are rounded to.
+struct Values {
+    i64 first, last;
+};
+inline Values values_of(const Product& p, const Factor& f, panels::Span span) {
+    const i64 together = f.format && has_blocks(*f.format) && f.format->block > p.block ? f.format->block : p.block;
+    return {span.first * p.block / together * together, least(count_of(span.last * p.block, together) * together, p.k)};
 }
 
 // Bytes that a window takes which is rounded.
@@ -336,11 +352,12 @@ constexpr i64 window_bytes = rows_in_item * window_values * i64{sizeof(float)};
 static_assert(window_lines <= rows_in_item);
 
 inline BlockRange range_of(const Range& range) {
-    BlockRange met{infinity_bits, 0, true};
+    BlockRange met{infinity_bits, 0, true, true};
     for (i64 l = 0; l < vector; ++l) {
         met.least = range.least[l] < met.least ? range.least[l] : met.least;
         met.largest = range.largest[l] > met.largest ? range.largest[l] : met.largest;
         met.whole &= (range.wrong[l] & magnitude_mask) == 0;
+        met.finite &= range.top[l] < infinity_bits;
     }
     return met;
 }
@@ -367,13 +384,17 @@ BlockRange pack(const Product& p, bool of_b, void* workspace, i64 first, i64 las
     const Factor& f = of_b ? p.b : p.a;
     Range range;
     for (i64 item = first; item < last; ++item) {
-        const i64 matrix = item / in_matrix, line = item % in_matrix / along * high, start = item % along * window_values;
+        const i64 matrix = item / in_matrix, line = item % in_matrix / along * high, place = item % along * window_values;
+        // Beyond the diagonal of b nothing is read; a is packed here for several items, which need all of it.
+        const i64 needed = of_b ? values_of(p, f, panels::span_of(p, 0, p.a.lines, line)).first : 0;
+        const i64 start = needed > place ? needed : place, end = least(place + window_values, p.k);
+        if (start >= end) continue;
         // The last panel may have no line of its own in this window: then all of it is zeros.
         const i64 lines = least(high, f.lines > line ? f.lines - line : 0);
-        const Window w = window_of(p, f, matrix, line, lines, start, workspace);
+        const Window w = window_of(f, p, matrix, line, lines, start, end, workspace);
         if (of_b) pack_by_unit<true>(p, w, {matrix, line, start / p.block, nullptr}, least(high, all - line), range);
         for (i64 from = 0; !of_b && from < w.count; from += stretch(p) * p.block)
-            pack_rows(p, w, from, piece_of(p, false, matrix, line / panel_lines(p, false), (start + from) / p.block), range);
+            pack_rows(p, w, from, least(from + stretch(p) * p.block, w.count), piece_of(p, false, matrix, line / panel_lines(p, false), (start + from) / p.block), range);
     }
     return range_of(range);
 }

@@ -41,6 +41,20 @@ inline i64 piece_words(const Product& p, bool of_b) {
 }
 
 inline i64 pieces(const Product& p) { return count_of(p.k, p.block); }
+
+// Of the axis of the sum the pieces that rows `top` to `bottom - 1` and columns from `left` on need: from one on, up to before
+// another. Whoever asks for many lines gets what any of them needs.
+struct Span {
+    i64 first, last;
+};
+inline Span span_of(const Product& p, i64 top, i64 bottom, i64 left) {
+    const i64 all = pieces(p);
+    if (p.lower == Lower::result) return {0, bottom > left ? all : 0};
+    if (p.lower == Lower::left) return {0, least(count_of(bottom, p.block), all)};
+    if (p.lower == Lower::left_transposed) return {least(top / p.block, all), all};
+    if (p.lower == Lower::right) return {least(left / p.block, all), all};
+    return {0, all};
+}
 inline const Factor& factor(const Product& p, bool of_b) { return of_b ? p.b : p.a; }
 inline i64 panels_of(const Product& p, bool of_b) { return count_of(factor(p, of_b).lines, panel_lines(p, of_b)); }
 
@@ -62,7 +76,8 @@ inline i64 b_panels(const Product& p) {
 inline i64 column_items(const Product& p) { return count_of(panels_of(p, true), b_panels(p)); }
 inline i64 a_panels(const Product& p) {
     const i64 high = least(rows_in_item, sums_in_item / (b_panels(p) * panel_lines(p, true))) / panel_lines(p, false);
-    const i64 shared = least(high, count_of(p.batch * panels_of(p, false) * column_items(p), 4 * p.threads));
+    const i64 parts = p.threads > 1 ? 4 * p.threads : 1;
+    const i64 shared = least(high, count_of(p.batch * panels_of(p, false) * column_items(p), parts));
     // Of items one below the other the last is as high as the others.
     return shared ? count_of(panels_of(p, false), count_of(panels_of(p, false), shared)) : 0;
 }

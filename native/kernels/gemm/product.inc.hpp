@@ -12,10 +12,10 @@ namespace product {
 
 using memory::at;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers::vector;
-using pack::Range, pack::Window, pack::pack_rows, pack::range_of, pack::window_bytes, pack::window_of, pack::window_values;
-using panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors, panels::is_wide,
+using pack::Range, pack::Values, pack::Window, pack::pack_rows, pack::range_of, pack::values_of, pack::window_bytes, pack::window_of, pack::window_values;
+using panels::Span, panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors, panels::is_wide,
     panels::integer_rows, panels::integer_vectors, panels::panel_lines, panels::panels_of, panels::piece_lanes,
-    panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::stretch,
+    panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::span_of, panels::stretch,
     panels::sums_in_memory, panels::values_in_lane;
 using vectors::multiply_add, vectors::read, vectors::write;
 
@@ -208,21 +208,33 @@ void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_ite
     const i64 first_row = row_item * a_panels(p), first_column = column_item * b_panels(p);
     const i64 rows = least(a_panels(p), panels_of(p, false) - first_row), columns = least(b_panels(p), panels_of(p, true) - first_column);
     const i64 top = first_row * height, left = first_column * width, lines = least(rows * height, p.a.lines - top);
-    if (p.k == 0)
+    // Sums begin with their first piece; of what has none zeros are the result.
+    if (p.k == 0 || p.lower != Lower::none)
         for (i64 i = 0; i < rows * height * row_step; ++i) w.sums[i] = 0.0f;
-    for (i64 start = 0; start < p.k; start += window_values) {
-        const Window window = is_wide(p) ? Window{} : window_of(p, p.a, matrix, top, lines, start, w.window);
+    const Values needed = values_of(p, p.a, span_of(p, top, top + lines, left));
+    for (i64 start = needed.first / window_values * window_values; start < needed.last; start += window_values) {
+        const i64 begin = start > needed.first ? start : needed.first, end = least(start + window_values, needed.last);
+        const Window window = is_wide(p) ? Window{} : window_of(p.a, p, matrix, top, lines, begin, end, w.window);
         // One stretch, or two of float32; of a wide product all panels are there.
-        for (i64 from = 0; from < least(window_values, p.k - start); from += stretch(p) * p.block) {
-            const i64 piece = (start + from) / p.block, count = least(stretch(p), pieces(p) - piece);
+        for (i64 piece = start / p.block; piece * p.block < end; piece += stretch(p)) {
+            const i64 count = least(stretch(p), pieces(p) - piece), first = begin > piece * p.block ? begin / p.block : piece;
+            if (first >= piece + count) continue;
             u32* const panels = is_wide(p) ? piece_of(p, false, matrix, first_row, piece) : w.panels;
-            if (!is_wide(p)) pack_rows(p, window, from, panels, range);
+            if (!is_wide(p))
+                pack_rows(p, window, first * p.block - begin, least((piece + count) * p.block, end) - begin,
+                          piece_of_item(p, panels, 0, first - piece), range);
             for (i64 c = 0; c < columns; ++c) {
                 const u32* const of_b = piece_of(p, true, matrix, first_column + c, piece);
-                // Of the stretch of b that follows each panel of a asks for as many lines as it has lanes.
-                for (i64 r = 0; r < rows; ++r)
-                    add_pieces(p, count, piece_of_item(p, panels, r, 0), of_b, w.sums + r * height * row_step + c * width, row_step,
-                               piece == 0, of_b + stretch(p) * piece_words(p, true) + r * count * piece_lanes(p) * line_words);
+                for (i64 r = 0; r < rows; ++r) {
+                    // Of this stretch, what the tile needs.
+                    const Span span = span_of(p, top + r * height, top + least((r + 1) * height, lines), left + c * width);
+                    const i64 from = span.first > piece ? span.first : piece, there = least(span.last, piece + count) - from;
+                    if (there <= 0) continue;
+                    // Of the stretch of b that follows each panel of a asks for as many lines as it has lanes.
+                    add_pieces(p, there, piece_of_item(p, panels, r, from - piece), of_b + (from - piece) * piece_words(p, true),
+                               w.sums + r * height * row_step + c * width, row_step, from == span.first,
+                               of_b + stretch(p) * piece_words(p, true) + r * count * piece_lanes(p) * line_words);
+                }
             }
         }
     }

@@ -21,17 +21,21 @@ from fewbits.nn.straight_through import Formulas, differentiable, product, trans
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
 
 
-def multiply(a: Operand, b: Operand, precision: LayerPrecision, role: str = "") -> torch.Tensor:
+def multiply(
+    a: Operand, b: Operand, precision: LayerPrecision, role: str = "", lower: str = ""
+) -> torch.Tensor:
     """Return ``a @ b`` of operands of a recipe, summed in float32, in a's dtype.
 
     With u = 2^-24, float32 results are within (k + 2) u |a| |b| of the exact product; 16-bit ones are rounded
-    once more. A gradient has a ``role``, for who watches what 16 bits make of it.
+    once more. A gradient has a ``role``, for who watches what 16 bits make of it. ``lower`` names a matrix
+    that is lower triangular, as :func:`fewbits.kernels.ops.rounded_product` takes it.
     """
     dtype = a.values.dtype
     if _by_panels(a, b, precision):
         right = b.values if b.format else b.values.to(dtype)
         wide = ops.rounded_product(
-            a.values, right, (a.format, b.format), (a.choices, b.choices), dtype, (a.parts, b.parts)
+            *(a.values, right, (a.format, b.format), (a.choices, b.choices), dtype, (a.parts, b.parts)),
+            lower=_with_zeros(lower, a, b),
         )
         return precision.to_flow(role, wide, dtype) if role else wide
     left, right = a.rounded(-1), b.rounded(-2)
@@ -43,6 +47,13 @@ def multiply(a: Operand, b: Operand, precision: LayerPrecision, role: str = "") 
             # An operator, not torch.matmul: narrow_products must not see it, and round once more.
             wide = torch.ops.aten.matmul.default(left.to(summed), right.to(dtype).to(summed))
     return precision.to_flow(role, wide, dtype) if role else wide.to(dtype)
+
+
+def _with_zeros(lower: str, a: Operand, b: Operand) -> str:
+    """Return ``lower``, or nothing where its factor has a format in which a zero rounds to something else."""
+    factor = b if lower == "right" else a
+    keeps = lower == "result" or factor.format is None or factor.format.element.has_zero
+    return lower if keeps else ""
 
 
 def _by_panels(a: Operand, b: Operand, precision: LayerPrecision) -> bool:
@@ -111,12 +122,23 @@ class _Converted(torch.autograd.Function):
         return gradient, None
 
 
-def attention_product(a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
-    """Return ``a @ b`` of activations, (..., m, k) and (..., k, n), with narrow operands in all products."""
+def attention_product(
+    a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision, lower: str = ""
+) -> torch.Tensor:
+    """Return ``a @ b`` of activations, (..., m, k) and (..., k, n), with narrow operands in all products.
+
+    Args:
+        a: (..., m, k).
+        b: (..., k, n).
+        precision: what the operands are rounded to.
+        lower: of causal attention, what is lower triangular. ``result``: scores, nobody looks beyond their
+            diagonal, which may be zeros, and their gradient is zero there. ``left``: probabilities, which are
+            zero there, so that nobody asks for their gradient.
+    """
     if transformed():
         return product(a.to(precision.dtype), b.to(precision.dtype), precision, _ATTENTION)
     result: torch.Tensor = _Product.apply(
-        a.to(precision.dtype), b.to(precision.dtype), precision, torch.is_grad_enabled()
+        a.to(precision.dtype), b.to(precision.dtype), precision, torch.is_grad_enabled(), lower
     )  # type: ignore[no-untyped-call]  # torch gives apply no types
     return result
 
@@ -176,12 +198,16 @@ def _of_product(ctx: Any) -> tuple[Any, Any, Formulas]:
     return unpacked(ctx.of_a, of_a) if of_a else None, unpacked(ctx.of_b, of_b) if of_b else None, _ATTENTION
 
 
+# Of the product that has the key for lower triangular, what is so in the products of both gradients.
+_LOWER_IN_GRADIENTS = {"": ("", ""), "result": ("left", "right"), "left": ("result", "left transposed")}
+
+
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision, graded: bool
+        ctx: Any, a: torch.Tensor, b: torch.Tensor, precision: LayerPrecision, graded: bool, lower: str
     ) -> torch.Tensor:
-        ctx.precision = precision
+        ctx.precision, ctx.lower = precision, lower
         left, right = (
             precision.operand("forward_activation", a, -1),
             precision.operand("forward_activation", b, -2),
@@ -194,25 +220,26 @@ class _Product(torch.autograd.Function):
             ctx.of_a, more = save_activation(a, "dw_activation", a.dim() - 2, a.shape, precision)
             saved += more
         ctx.save_for_backward(*saved)
-        return multiply(left, right, precision)
+        return multiply(left, right, precision, lower=lower)
 
     @staticmethod
     @differentiable(_of_product)
     def backward(
         ctx: Any, gradient: torch.Tensor
-    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
+    ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None, None]:
         saved = ctx.saved_tensors
         precision: LayerPrecision = ctx.precision
+        in_of_a, in_of_b = _LOWER_IN_GRADIENTS[ctx.lower]
         of_a = of_b = None
         if ctx.needs_input_grad[0]:
             left = precision.operand("dx_gradient", gradient, -1)
             right = _saved(ctx.of_b, saved[: ctx.count], precision).mT
-            of_a = multiply(left, right, precision, "input_gradient")
+            of_a = multiply(left, right, precision, "input_gradient", in_of_a)
         if ctx.needs_input_grad[1]:
             left = _saved(ctx.of_a, saved[ctx.count :], precision).mT
             right = precision.operand("dw_gradient", gradient, -2)
-            of_b = multiply(left, right, precision, "input_gradient")
-        return of_a, of_b, None, None
+            of_b = multiply(left, right, precision, "input_gradient", in_of_b)
+        return of_a, of_b, None, None, None
 
 
 def _saved(activation: SavedActivation, tensors: Tensors, precision: LayerPrecision) -> Operand:

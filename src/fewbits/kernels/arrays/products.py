@@ -133,6 +133,7 @@ def rounded_product(
     formats: tuple[Format | None, Format | None],
     chosen: tuple[Options | None, Options | None],
     out: Array,
+    lower: str = "",
 ) -> Array:
     """Write ``a @ b`` into ``out``, and return it.
 
@@ -147,6 +148,7 @@ def rounded_product(
         formats: of the values of a and b, with their blocks along k; None for any numbers.
         chosen: how a and b are rounded to their formats first; None where they have been.
         out: (batch, m, n), float32 or uint16 as above, in C order.
+        lower: which matrix is lower triangular, as :func:`fewbits.kernels.native.product` takes it.
     """
     left, right = native.side_by_side(a), native.side_by_side(b)
     roundings = [
@@ -165,6 +167,7 @@ def rounded_product(
             of_a=roundings[0],
             of_b=roundings[1],
             threads=threads(),
+            lower=lower,
         ):
             break
     return out

@@ -249,6 +249,7 @@ def _rounded_product(
     scales_a: torch.Tensor | None = None,
     codes_b: torch.Tensor | None = None,
     scales_b: torch.Tensor | None = None,
+    lower: str = "",
 ) -> torch.Tensor:
     formats, chosen = (_format(format_a), _format(format_b)), (_options(options_a), _options(options_b))
     if not is_native(a):
@@ -264,7 +265,7 @@ def _rounded_product(
         return y
     stacks = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, y)]
     left, right, out = map(array, stacks)
-    products.rounded_product(left, right, formats, chosen, out)
+    products.rounded_product(left, right, formats, chosen, out, lower)
     return y
 
 
@@ -326,6 +327,7 @@ def rounded_product(
     choices: tuple[Choices | None, Choices | None] = (None, None),
     dtype: torch.dtype = torch.float32,
     parts: tuple[Parts, Parts] = ((), ()),
+    lower: str = "",
 ) -> torch.Tensor:
     """Return ``a @ b``, (..., m, k) times (..., k, n) with the same leading axes.
 
@@ -341,12 +343,18 @@ def rounded_product(
         dtype: of the result, float32 or bfloat16.
         parts: codes and scales of matrices that :func:`quantize_both` packed along k by these choices, which
             its backend then multiplies in place of the values; of others none.
+        lower: which matrix is lower triangular, so that a backend may leave out what lies beyond its diagonal
+            (column j of row i where j > i): ``result``, of which nobody wants that part, zeros or sums as may
+            be; ``left``, ``left transposed`` or ``right``, a factor, or the transpose of one, that is zero
+            there once it is rounded. The latter change no result: where a value is infinite or NaN, nothing
+            is left out.
     """
     texts = ["" if f is None else f.grammar for f in formats]
     chosen = [
         "" if f is None or c is None else decide(f, c).text for f, c in zip(formats, choices, strict=True)
     ]
-    given = [part for of in parts for part in of or (None, None)] if any(parts) else []
+    given: list[Any] = [part for of in parts for part in of or (None, None)] if any(parts) or lower else []
+    given += [lower] if lower else []
     y: torch.Tensor = torch.ops.fewbits.rounded_product(a, b, *texts, *chosen, dtype, *given)
     return y
 

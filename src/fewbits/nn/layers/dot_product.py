@@ -29,20 +29,22 @@ class NarrowDotProductAttention(DotProductAttention):
 
     def forward(self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         """Return (..., time, d) in the recipe's vector format."""
-        scores = attention_product(query, key.mT, self.precision)
+        scores = attention_product(query, key.mT, self.precision, "result")
         if scores.dtype == torch.float32 or transformed() or torch.compiler.is_compiling():
             p = _scaled(scores, query.shape[-1]).softmax(-1).to(scores.dtype)
         else:
             # Only the first: a name for the other one would keep it while the product computes.
             p = _CausalSoftmax.apply(scores, query.shape[-1])[0]  # type: ignore[no-untyped-call]  # torch gives apply no types
-        return attention_product(p, value, self.precision)
+        return attention_product(p, value, self.precision, "left")
 
 
 def _scaled(scores: torch.Tensor, features: int) -> torch.Tensor:
     """Return scores / sqrt(features) in new float32 memory, later positions at minus infinity."""
-    mask = torch.full(scores.shape[-2:], -math.inf, dtype=torch.float32, device=scores.device).triu(1)
-    # Every position sees itself: no row is without a score. In place: new memory costs more than sums.
-    return _copied(scores).div_(math.sqrt(features)).add_(mask)
+    later = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+    limit = torch.full(scores.shape[-2:], math.inf, device=scores.device).masked_fill_(later, -math.inf)
+    # Every position sees itself: no row is without a score. In place: new memory costs more than minima.
+    # Whatever sum lies beyond the diagonal, infinite or never computed, it becomes minus infinity.
+    return _copied(scores).div_(math.sqrt(features)).clamp_(max=limit)
 
 
 def _copied(x: torch.Tensor) -> torch.Tensor:

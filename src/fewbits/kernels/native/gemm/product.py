@@ -58,6 +58,7 @@ def product(
     of_a: Rounding = None,
     of_b: Rounding = None,
     threads: int,
+    lower: str = "",
 ) -> bool:
     """Write ``a @ b`` into ``y``; return False, y being of no use, where the unit cannot multiply the values.
 
@@ -74,9 +75,12 @@ def product(
         of_a: what a is rounded to first, of what :func:`rounds_in_product` accepts.
         of_b: likewise.
         threads: most threads to use.
+        lower: which matrix is lower triangular: ``result``, ``left``, ``left transposed``, ``right`` or none.
+            A result has zeros or sums beyond its diagonal, whichever take less; a factor has zeros there,
+            and the result is what it would be without a word about them.
     """
     active_isa()
-    return _native.product(unit, a, _record(of_a), b, _record(of_b), block, y, threads)
+    return _native.product(unit, a, _record(of_a), b, _record(of_b), block, y, threads, lower)
 
 
 def _record(rounding: Rounding) -> _native.Format | None:
