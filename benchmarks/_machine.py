@@ -61,9 +61,22 @@ def cpu() -> dict[str, Any]:
     }
 
 
-def file_name() -> str:
+def gpu() -> dict[str, Any]:
+    """Return the name of the GPU, what it can do and how much memory it has."""
+    import torch
+
+    found = torch.cuda.get_device_properties(0)
+    return {
+        "name": found.name,
+        "capability": f"{found.major}.{found.minor}",
+        "gibibytes": round(found.total_memory / 2**30),
+    }
+
+
+def file_name(own: dict[str, Any]) -> str:
     """Return what the file of its figures is called; a hypervisor may hide all of a name but its maker."""
-    own = cpu()
+    if "gpu" in own:
+        return "-".join(re.findall(r"[a-z0-9]+", own["gpu"]["name"].lower()))
     words = re.findall(r"[a-z0-9]+", re.sub(r"\(.*?\)| CPU|@.*", "", own["cpu"]).lower())
     return "-".join((*words, f"family{own['family']}", f"model{own['model']}"))
 

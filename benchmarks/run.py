@@ -3,7 +3,9 @@
 Each runs in a process of its own. What it writes goes to measured/CPU.json, where what is not measured now
 stays as it was. Then `python tools/speed_page.py` writes the tables of docs/speed.md.
 
-    python benchmarks/run.py [quantize matvec ...] [--isa avx2,avx512] [--rounds N]
+    python benchmarks/run.py [quantize matvec ...] [--isa avx2,avx512] [--device cuda] [--rounds N]
+
+With --device cuda, what a GPU runs; it has a file of its own.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from _alternating import table
-from _machine import cpu, file_name, held
+from _machine import cpu, file_name, gpu, held
 from bars import BARS, figures
 
 from fewbits import kernels
@@ -39,6 +41,7 @@ EVERY_ISA = (
     ),
     "top_k",
 )
+ON_A_GPU = ("quantize", "matvec", "matmul", "train_step")
 # Those that a bar is asked of; the others say more when they are run alone.
 ARGUMENTS = {
     "solve_krylov": ["--scipy", "1"],
@@ -47,14 +50,20 @@ ARGUMENTS = {
 }
 
 
-def measure(name: str, isa: str, rounds: int | None) -> dict[str, Any]:
-    """Run one benchmark, let it print its table, and return what it wrote with its figures."""
+def measure(name: str, isa: str, rounds: int | None, device: str) -> dict[str, Any]:
+    """Run one benchmark, let it print its table, and return what it wrote with its figures.
+
+    On a GPU ``isa`` is the backend.
+    """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "figures.json"
         command = [sys.executable, str(HERE / f"{name}.py"), "--json", str(path), *ARGUMENTS.get(name, [])]
         if rounds:
             command += ["--rounds", str(rounds)]
-        subprocess.run(command, check=True, env={**os.environ, **held(isa)})
+        if device != "cpu":
+            command += ["--device", device]
+        settings = held(isa) if device == "cpu" else {}
+        subprocess.run(command, check=True, env={**os.environ, **settings})
         written: dict[str, Any] = json.loads(path.read_text())
     written["figures"] = [figure._asdict() for figure in figures(name, written["rows"], isa)]
     return written
@@ -77,11 +86,35 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=[], help=f"default: {' '.join(BARS)}")
     parser.add_argument("--isa", default="", help="comma-separated; default: all of this CPU")
     parser.add_argument("--rounds", type=int, help="default: the benchmark's own")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"), help="default: cpu")
     given = parser.parse_args()
-    unknown = set(given.names) - set(BARS)
+    on_cpu = given.device == "cpu"
+    names = tuple(BARS) if on_cpu else ON_A_GPU
+    unknown = set(given.names) - set(names)
     if unknown:
-        parser.error(f"no benchmark {', '.join(sorted(unknown))}; there are {', '.join(BARS)}")
-    isas = [isa for isa in given.isa.split(",") if isa] or [
+        parser.error(
+            f"no benchmark {', '.join(sorted(unknown))} for {given.device}; there are {', '.join(names)}"
+        )
+    if not on_cpu:
+        isas = [kernels.active_backend(given.device)]
+    else:
+        isas = _isas(parser, given.isa)
+    machine = cpu() if on_cpu else {**cpu(), "gpu": gpu()}
+    path = MEASURED / f"{file_name(machine)}.json"
+    measured = json.loads(path.read_text()) if path.exists() else {"machine": machine, "benchmarks": {}}
+    MEASURED.mkdir(exist_ok=True)
+    for name in given.names or names:
+        for isa in isas if name in EVERY_ISA else isas[:1]:
+            print(f"\n{name}, {isa}", flush=True)
+            measured["benchmarks"].setdefault(name, {})[isa] = measure(name, isa, given.rounds, given.device)
+            path.write_text(json.dumps(measured, indent=1) + "\n")
+    print()
+    table(("benchmark", "instructions", "subject", "measure", "value", "bar", "of the bar"), lines(measured))
+
+
+def _isas(parser: argparse.ArgumentParser, asked: str) -> list[str]:
+    """Return the instruction sets that are asked for, or all that this CPU has with kernels of their own."""
+    isas = [isa for isa in asked.split(",") if isa] or [
         isa for isa in kernels.available_isas() if isa != "baseline"
     ]
     lacking = set(isas) - set(kernels.available_isas())
@@ -89,16 +122,7 @@ def main() -> None:
         parser.error(
             f"this CPU cannot run {', '.join(sorted(lacking))}; it has {', '.join(kernels.available_isas())}"
         )
-    path = MEASURED / f"{file_name()}.json"
-    measured = json.loads(path.read_text()) if path.exists() else {"machine": cpu(), "benchmarks": {}}
-    MEASURED.mkdir(exist_ok=True)
-    for name in given.names or BARS:
-        for isa in isas if name in EVERY_ISA else isas[:1]:
-            print(f"\n{name}, {isa}", flush=True)
-            measured["benchmarks"].setdefault(name, {})[isa] = measure(name, isa, given.rounds)
-            path.write_text(json.dumps(measured, indent=1) + "\n")
-    print()
-    table(("benchmark", "instructions", "subject", "measure", "value", "bar", "of the bar"), lines(measured))
+    return isas
 
 
 if __name__ == "__main__":

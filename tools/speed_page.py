@@ -43,9 +43,7 @@ def _measured(measured: list[dict[str, Any]]) -> Iterator[str]:
     for file in measured:
         machine = file["machine"]
         yield ""
-        yield f"### {machine['cpu']}, family {machine['family']}, model {machine['model']}"
-        yield ""
-        yield f"{machine['cores']} cores; {', '.join(machine['units'])}."
+        yield from _machine(machine)
         for name, question in QUESTIONS.items():
             runs = {isa: run for isa, run in file["benchmarks"].get(name, {}).items() if run["figures"]}
             if runs:
@@ -53,6 +51,18 @@ def _measured(measured: list[dict[str, Any]]) -> Iterator[str]:
                 yield f"{question} (`python {next(iter(runs.values()))['machine']['command'].split()[1]}`):"
                 yield ""
                 yield from _table(runs)
+
+
+def _machine(machine: dict[str, Any]) -> Iterator[str]:
+    if "gpu" in machine:
+        gpu = machine["gpu"]
+        yield f"### {gpu['name']}"
+        yield ""
+        yield f"{gpu['gibibytes']} GiB; compute capability {gpu['capability']}; the host: {machine['cpu']}."
+    else:
+        yield f"### {machine['cpu']}, family {machine['family']}, model {machine['model']}"
+        yield ""
+        yield f"{machine['cores']} cores; {', '.join(machine['units'])}."
 
 
 def _table(runs: dict[str, dict[str, Any]]) -> Iterator[str]:

@@ -7,6 +7,7 @@ cannot be read, and nothing works that needs it on the host except by a copy, wh
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
-DEVICE = torch.device("lazy", 0)
+from tests.devices.real_device import real_device
+
+# FEWBITS_TEST_DEVICE=cuda has the tests of this folder run on a GPU; see real_device.py.
+DEVICE = torch.device(os.environ.get("FEWBITS_TEST_DEVICE", "lazy"), 0)
 _CPU = torch.device("cpu")
 _KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Lazy)
 _aten = torch.ops.aten
@@ -228,8 +232,12 @@ def _line_of_fewbits() -> str:
 
 
 @contextmanager
-def fake_device() -> Iterator[FakeDevice]:
+def fake_device() -> Iterator[Any]:
     """Have the device for as long as the context lasts."""
+    if DEVICE.type == "cuda":
+        with real_device(DEVICE) as device:
+            yield device
+        return
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)  # so that torch.tensor(..., device=) shows its copy
     try:

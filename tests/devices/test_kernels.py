@@ -159,9 +159,11 @@ def test_results_are_written_where_they_are_asked_for(device: FakeDevice) -> Non
         lambda: fb.dequantize(moved(device, out), out=torch.empty_like(x)),
     )
     for call in calls:
-        with pytest.raises(ArgumentError, match="on lazy:0; give one of its family, dtype, shape and device"):
+        with pytest.raises(
+            ArgumentError, match=f"on {DEVICE}; give one of its family, dtype, shape and device"
+        ):
             call()
-    with pytest.raises(ArgumentError, match="are not contiguous or not on lazy:0; leave it out"):
+    with pytest.raises(ArgumentError, match=f"are not contiguous or not on {DEVICE}; leave it out"):
         fb.quantize(device.put(x), "mxfp4", out=out)
 
 
@@ -174,15 +176,15 @@ def test_masks_and_metadata_of_sparse_weights_need_no_host(device: FakeDevice) -
 def test_what_only_the_cpu_does_is_refused_by_name(device: FakeDevice) -> None:
     x = device.put(normal(4 * 8).reshape(4, 8))
     with pytest.raises(
-        ArgumentError, match=r"weights on lazy:0; the search for an order .* only on the CPU.*\.cpu\(\)"
+        ArgumentError, match=rf"weights on {DEVICE}; the search for an order .* only on the CPU.*\.cpu\(\)"
     ):
         sparsity.find_order(x)
     q = moved(device, fb.quantize(normal(64), "mxfp4"))
     with pytest.raises(
-        ArgumentError, match=r"a tensor on lazy:0; .* only on the CPU.* move it with \.cpu\(\)"
+        ArgumentError, match=rf"a tensor on {DEVICE}; .* only on the CPU.* move it with \.cpu\(\)"
     ):
         q.parts()
-    with pytest.raises(ArgumentError, match=r"residual is on cpu; expected lazy:0, where the rest is"):
+    with pytest.raises(ArgumentError, match=rf"residual is on cpu; expected {DEVICE}, where the rest is"):
         ops.quantize_with_feedback(x.flatten(), torch.zeros(32), "int8", Choices(), 0, [])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("triton", reason="fewbits[gpu] is not installed")
 
-SCRIPT = Path(__file__).with_name("interpreted.py")
+SCRIPT = Path(__file__).with_name("compared.py")
 
 
 def interpreted(*args: str) -> tuple[list[str], int]:

@@ -8,5 +8,8 @@ a compiler or chip decides about subnormals. Real scales are products and quotie
 once: ``enable_fp_fusion=False`` keeps the compiler from contracting two of them, and ``tl.div_rn`` is the
 division that rounds. Draws of stochastic rounding are counters of Threefry, by place.
 
+A part of a specification that is more than a number gets a name of its own, ``grid: tl.constexpr = f.grid``, before
+it is handed on: Triton before 3.9 takes it for a value otherwise.
+
 No kernel branches on values, reads what another program of the same launch wrote, or waits for the host.
 """

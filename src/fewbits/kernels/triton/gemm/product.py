@@ -107,7 +107,8 @@ def _scale_of(
         exponent = tl.where(whole == f.scale.nan, 0, whole + f.scale.emin)
         factor = tl.where(whole == f.scale.nan, float("nan"), 1.0)
     else:
-        exponent, factor = _apart(scale_value(whole, f.scale))
+        of_scale: tl.constexpr = f.scale
+        exponent, factor = _apart(scale_value(whole, of_scale))
     return exponent, factor
 
 
@@ -167,15 +168,15 @@ def product_kernel(
     line_a, line_b = batch * m + row, batch * n + column
     in_a, in_b = row < m, column < n
     total = tl.zeros([rows, columns], tl.float32)
+    name_a: tl.constexpr = depth.scaled
+    name_b: tl.constexpr = depth.scaled_b
     for start in range(0, k, depth.span):
         if depth.scaled != "":
             left = _load_scaled(a_codes, line_a, start, k, in_a, depth.span, fa.grid.bits)
             right = _load_scaled(b_codes, line_b, start, k, in_b, depth.span, fb.grid.bits)
             scale_a = _load_e8m0(a_scales, line_a, start, k, in_a, depth.span)
             scale_b = _load_e8m0(b_scales, line_b, start, k, in_b, depth.span)
-            total = tl.dot_scaled(
-                left, scale_a, depth.scaled, tl.trans(right), scale_b, depth.scaled_b, total
-            )
+            total = tl.dot_scaled(left, scale_a, name_a, tl.trans(right), scale_b, name_b, total)
         else:
             left = _decoded(a_codes, a_shifts, line_a, start, k, in_a, depth.span, depth.bfloat16, fa)
             right = _decoded(b_codes, b_shifts, line_b, start, k, in_b, depth.span, depth.bfloat16, fb)

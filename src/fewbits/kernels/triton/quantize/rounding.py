@@ -64,7 +64,8 @@ def _scale_tile(magnitude: tl.tensor, largest: tl.tensor, bad: tl.tensor, f: tl.
     elif f.scaling == "outer":
         gain, outer = gain_of(largest, f)
         scale, divisor = two_level_scale(most, gain, f)
-        multiplier = scale_value(scale, f.scale)
+        of_scale: tl.constexpr = f.scale
+        multiplier = scale_value(scale, of_scale)
     return scale, exponent, shifts, divisor, multiplier, outer, lost
 
 
@@ -102,20 +103,24 @@ def round_tile(
     scale, exponent, shifts, divisor, multiplier, outer, lost = _scale_tile(magnitude, largest, bad, f)
     if f.real:
         magnitude, negative = parts_of(tl.div_rn(v, tl.broadcast_to(divisor[:, None], tile)))
+    rounding: tl.constexpr = f.rounding
+    overflow: tl.constexpr = f.overflow
     drawn = tl.zeros(tile, tl.uint32)
-    if f.rounding == "stochastic":
+    if rounding == "stochastic":
         drawn = draws(positions, seed_low, seed_high, f.random_bits)
     if f.grid is not None:
+        grid: tl.constexpr = f.grid
         code, not_a_number = encode_grid(
-            magnitude, negative, exponent, drawn, f.grid, f.rounding, f.random_bits, f.overflow
+            magnitude, negative, exponent, drawn, grid, rounding, f.random_bits, overflow
         )
-        codes = with_sign(code, negative, not_a_number, f.grid)
-        y = grid_value(code, negative, not_a_number, exponent, f.grid)
+        codes = with_sign(code, negative, not_a_number, grid)
+        y = grid_value(code, negative, not_a_number, exponent, grid)
         if f.real:
             y = y * multiplier[:, None]
         if f.scaling == "outer":
             y = y * outer[:, None]
     else:
+        table: tl.constexpr = f.table
         codes = encode_table(
             magnitude,
             negative,
@@ -124,8 +129,8 @@ def round_tile(
             keys,
             table_codes,
             rising,
-            f.table,
-            f.rounding,
+            table,
+            rounding,
             f.random_bits,
         )
         y = table_value(codes, exponent, multiplier[:, None], by_code, f)

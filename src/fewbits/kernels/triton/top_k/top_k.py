@@ -95,7 +95,8 @@ def top_k(x: torch.Tensor, k: int) -> torch.Tensor:
         k: 1 to n.
     """
     n, blocks = x.numel(), triton.cdiv(x.numel(), _BLOCK)
-    state = torch.tensor([0, k], dtype=torch.int32, device=x.device)
+    state = torch.zeros(2, dtype=torch.int32, device=x.device)
+    state[1:].fill_(k)  # a copy from the host would wait for the device
     counts = torch.zeros(_DIGITS, dtype=torch.int32, device=x.device)
     for shift in range(8 * x.element_size() - 8, -1, -8):
         count_kernel[(blocks,)](x, state, counts, n, shift=shift, block=_BLOCK, enable_fp_fusion=False)

@@ -95,8 +95,9 @@ def load_elements(
     Only elements of a Grid are multiplied.
     """
     if f.grid is not None:
-        code, negative, nan = without_sign(load_codes(codes, inside, line, i, n, f.grid.bits), f.grid)
-        y = grid_value(code, negative, nan, exponent, f.grid)
+        grid: tl.constexpr = f.grid
+        code, negative, nan = without_sign(load_codes(codes, inside, line, i, n, grid.bits), grid)
+        y = grid_value(code, negative, nan, exponent, grid)
     else:
         y = table_value(load_codes(codes, inside, line, i, n, f.table.bits), exponent, exponent, by_code, f)
     return tl.where(inside, y, 0.0)
@@ -158,6 +159,7 @@ def load_values(
         f: a Spec.
     """
     exponent = tl.zeros_like(i).to(tl.int32)
+    of_scale: tl.constexpr = f.scale
     if f.scaling == "none":
         y = load_elements(codes, by_code, line, i, inside, n, exponent, f)
     else:
@@ -170,9 +172,9 @@ def load_values(
             y = tl.where(inside & (whole == f.scale.nan), float_of(tl.full(y.shape, NAN, tl.int32)), y)
         elif f.grid is None:
             found = load_codes(codes, inside, line, i, n, f.table.bits)
-            y = table_value(found, whole, scale_value(whole, f.scale), by_code, f)
+            y = table_value(found, whole, scale_value(whole, of_scale), by_code, f)
         else:
-            y = load_elements(codes, by_code, line, i, inside, n, exponent, f) * scale_value(whole, f.scale)
+            y = load_elements(codes, by_code, line, i, inside, n, exponent, f) * scale_value(whole, of_scale)
             if f.scaling == "outer":
                 y = y * load_outer(outer, line, inside, f)
     return tl.where(inside, y, 0.0)

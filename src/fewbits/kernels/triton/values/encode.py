@@ -152,8 +152,9 @@ def encode_table(
     scaled = _scaled(magnitude, exponent)
     key = tl.where(negative != 0, -scaled, scaled)
     place = tl.zeros_like(key)
-    for step in tl.static_range(e.steps):
-        last = place + (1 << (e.steps - 1 - step))
+    steps: tl.constexpr = e.steps
+    for step in tl.static_range(steps):
+        last = place + (1 << (steps - 1 - step))
         within = last < e.places
         reached = tl.load(keys + tl.minimum(last, e.places - 1) - 1) <= key
         place = tl.where(within & reached, last, place)

@@ -35,7 +35,8 @@ def shift_of(largest: tl.tensor, exponent: tl.tensor, f: tl.constexpr) -> Any:
 def encode_scale(wanted: tl.tensor, largest: tl.tensor, f: tl.constexpr) -> Any:
     """Return the codes of real scales for blocks with these largest magnitudes."""
     zero = tl.zeros_like(largest)
-    code, _ = encode_grid(magnitude_of(wanted), zero, zero, zero, f.scale, "nearest_even", 16, "saturate")
+    of_scale: tl.constexpr = f.scale
+    code, _ = encode_grid(magnitude_of(wanted), zero, zero, zero, of_scale, "nearest_even", 16, "saturate")
     # A scale that rounds to zero would lose the block; it becomes the smallest nonzero value.
     code = tl.where(code == 0, f.smallest, code)
     return tl.where(largest > 0, code, f.of_zeros)
@@ -55,7 +56,8 @@ def real_scale(largest: tl.tensor, f: tl.constexpr) -> Any:
     """Return (code, divisor) of blocks with these largest magnitudes."""
     top = tl.full(largest.shape, f.element_max, tl.float32)
     code = encode_scale(tl.div_rn(float_of(tl.minimum(largest, INFINITY - 1)), top), largest, f)
-    return code, scale_value(code, f.scale)
+    of_scale: tl.constexpr = f.scale
+    return code, scale_value(code, of_scale)
 
 
 @triton.jit
@@ -63,5 +65,6 @@ def two_level_scale(largest: tl.tensor, gain: tl.tensor, f: tl.constexpr) -> Any
     """Return (code, divisor) of blocks below an outer scale; Transformer Engine's NVFP4."""
     one_over_top: tl.constexpr = f.one_over_max
     code = encode_scale(float_of(tl.minimum(largest, INFINITY - 1)) * (gain * one_over_top), largest, f)
-    divisor = tl.div_rn(scale_value(code, f.scale), gain + tl.zeros_like(float_of(largest)))
+    of_scale: tl.constexpr = f.scale
+    divisor = tl.div_rn(scale_value(code, of_scale), gain + tl.zeros_like(float_of(largest)))
     return code, float_of(tl.maximum(magnitude_of(divisor), _SMALLEST))
