@@ -12,6 +12,7 @@ from fewbits import optim, sparsity
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.recipes import recipe
 from tests.devices.fake_device import DEVICE, FakeDevice
+from tests.kernels.ops.test_portable import same
 
 RECIPES = (
     "mxfp8",
@@ -75,6 +76,22 @@ def far(there: list[torch.Tensor], here: list[torch.Tensor], device: FakeDevice)
     """Return the largest difference between parameters on the device and on the CPU."""
     pairs = zip(there, here, strict=True)
     return max(float((device.seen(t).double() - h.double()).abs().max()) for t, h in pairs)
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(6), nn.GroupNorm(2, 6), nn.RMSNorm(6)], ids=repr)
+def test_norms_of_float32_meet_16_bit_floats_in_their_own_dtype(device: FakeDevice, norm: nn.Module) -> None:
+    """Torch mixes the two in a LayerNorm or GroupNorm on the CPU alone."""
+    model = fb.prepare(nn.Sequential(nn.Linear(6, 6), norm, nn.Linear(6, 6)), "mxfp8")
+    seen: list[tuple[torch.dtype, torch.dtype]] = []
+    norm.register_forward_hook(lambda _, args, y: seen.append((args[0].dtype, y.dtype)))
+    x = torch.randn(5, 6)
+    wanted = model(x)
+    put(model, device)
+    found = model(device.put(x))
+    found.sum().backward()
+    assert seen[1] == (torch.float32, torch.bfloat16)
+    assert seen[0][1] == torch.bfloat16
+    assert same(device.seen(found), wanted.detach())
 
 
 @pytest.mark.parametrize("recipe", RECIPES)

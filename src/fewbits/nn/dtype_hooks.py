@@ -16,7 +16,9 @@ from fewbits.nn.layer_precision import LayerPrecision
 _NARROW = (torch.bfloat16, torch.float16)
 
 
-def take_own_dtype(module: nn.Module, result: torch.dtype | None = None) -> None:
+def take_own_dtype(
+    module: nn.Module, result: torch.dtype | None = None, *, mixes_on_cpu: bool = False
+) -> None:
     """Make ``module`` compute in the dtype of its own parameters, whichever 16-bit floats it is given.
 
     Torch mixes dtypes in few of its layers: a Linear of float32 refuses a bfloat16 input.
@@ -24,8 +26,9 @@ def take_own_dtype(module: nn.Module, result: torch.dtype | None = None) -> None
     Args:
         module: anything; without floating-point parameters nothing happens to its inputs.
         result: the dtype of what it returns; as the module has it by default.
+        mixes_on_cpu: whether torch computes so itself on the CPU, and refuses on other devices.
     """
-    module.register_forward_pre_hook(_enter, with_kwargs=True)
+    module.register_forward_pre_hook(partial(_enter, mixes_on_cpu), with_kwargs=True)
     if result is not None:
         module.register_forward_hook(partial(_leave, result))
 
@@ -105,10 +108,11 @@ def _explain(model: nn.Module, *_: Any) -> None:
 _DTYPES = re.compile(r"dtype|scalar type|type mismatch|(?:Half|BFloat16|Float)\b")
 
 
-def _enter(module: nn.Module, args: Any, options: Any) -> Any:
-    dtype = next((p.dtype for p in module.parameters() if p.is_floating_point()), None)
-    if dtype is None:
+def _enter(mixes_on_cpu: bool, module: nn.Module, args: Any, options: Any) -> Any:
+    first = next((p for p in module.parameters() if p.is_floating_point()), None)
+    if first is None or (mixes_on_cpu and first.is_cpu):
         return None
+    dtype = first.dtype
     return tree_map(lambda x: x.to(dtype) if _is(x, _NARROW) else x, (args, options))
 
 

@@ -179,6 +179,8 @@ def _keep_dtypes(
     for name, module in names.items():
         if name in selection and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
             take_own_dtype(module, DTYPES[chosen.vector])
+        elif name in selection and isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
+            take_own_dtype(module, DTYPES[chosen.vector], mixes_on_cpu=True)
         elif name in wide and name.rpartition(".")[0] not in wide:
             take_own_dtype(module)
 
