@@ -18,7 +18,14 @@ class RealDevice:
     """A GPU, and each wait of the host for it since."""
 
     def __init__(self, device: torch.device, transfers: list[Any]) -> None:
-        self.device, self.transfers = device, transfers
+        self.device, self._transfers = device, transfers
+
+    @property
+    def transfers(self) -> list[Any]:
+        """What the host waited for, each a Transfer but for the line of fewbits."""
+        for one in self._transfers:
+            one.way, one.what, one.where = "read", str(one.message), "?"
+        return self._transfers
 
     def put(self, x: torch.Tensor) -> torch.Tensor:
         """Return a copy of ``x`` on the device that counts as none."""
@@ -33,7 +40,7 @@ class RealDevice:
 
     @property
     def reads(self) -> list[Any]:
-        """What the host waited for."""
+        """The same: copies to the device are not seen."""
         return self.transfers
 
 

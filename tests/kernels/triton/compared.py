@@ -29,6 +29,7 @@ from fewbits.kernels.triton.dequantize.dequantize import dequantize, dequantize_
 from fewbits.kernels.triton.gemm.product import multiplies, product, scales_products
 from fewbits.kernels.triton.gemv import gemv as vectors
 from fewbits.kernels.triton.gemv.gemv import gemv
+from fewbits.kernels.triton.quantize import quantize as kernels
 from fewbits.kernels.triton.quantize import rounding
 from fewbits.kernels.triton.quantize.both_axes import quantize_both, quantizes_both
 from fewbits.kernels.triton.quantize.quantize import empty, fake_quantize, quantize, quantize_with_feedback
@@ -40,7 +41,7 @@ from tests.native.definition import defined, difference, possible
 np.seterr(all="ignore")  # NumPy computes what chips compute without a word
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if INTERPRETED:
-    import tests.kernels.triton.fast_interpreter
+    pass
 DEVICE = "cpu" if INTERPRETED else "cuda"
 # The interpreter multiplies by block scales, as some chips do.
 SCALES = INTERPRETED or scales_products(torch.device(DEVICE, 0))
@@ -61,7 +62,7 @@ _MADE = (
 )
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Several programs each, and no more: the interpreter takes a tenth of a second for one.
-_SHAPES = ((33,), (3, 40), (2, 1, 33), (2, 3, 2, 9), (), (35, 3))
+_SHAPES = ((33,), (3, 40), (2, 1, 33), (2, 3, 2, 9), (), (35, 3), (2, 192), (3, 512))
 
 
 def _rows() -> list[tuple[Any, ...]]:
@@ -461,22 +462,19 @@ def _layers_by_both_axes() -> Sentences:
 
 def _broken() -> Sentences:
     """Yield what is found where one function of the kernels is replaced by a wrong one."""
-    x = _normal(_seeded(9), 3, 40)
     fmt = parse("mxfp4")
-    wrong: dict[str, Callable[[Any], Any]] = {
-        "shared_exponent": lambda given: lambda *args: given(*args) + 1,
-        "draws": lambda given: lambda p, *args: given(p + 1, *args),
-        "grid_value": lambda given: lambda *args: given(*args) * 1.0000001,
-    }
-    for name, breaks in wrong.items():
-        own = getattr(rounding, name)
-        setattr(rounding, name, breaks(own))
-        chosen = options(fmt, rounding="stochastic", seed=3)
-        found = difference(
-            None, _array(fake_quantize(x, fmt, 1, chosen)), defined(_array(x), fmt, 1, chosen).values, name
-        )
-        setattr(rounding, name, own)
-        yield found
+    chosen = options(fmt, rounding="stochastic", seed=3)
+    wrong: tuple[tuple[Any, str, int, Callable[[Any], Any]], ...] = (
+        (rounding, "shared_exponent", 40, lambda given: lambda *args: given(*args) + 1),
+        (kernels, "draws", 40, lambda given: lambda p, *args: given(p + 1, *args)),
+        (kernels, "draws_in_order", 64, lambda given: lambda p, *args: given(p + 128, *args)),
+        (rounding, "times_power_of", 64, lambda given: lambda *args: given(*args) * 1.0000001),
+    )
+    for module, name, n, breaks in wrong:
+        x = _normal(_seeded(9), 4, n)
+        with patch.object(module, name, breaks(getattr(module, name))):
+            found = _array(fake_quantize(x, fmt, 1, chosen))
+        yield difference(None, found, defined(_array(x), fmt, 1, chosen).values, name)
 
 
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {

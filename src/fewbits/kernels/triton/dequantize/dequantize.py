@@ -9,8 +9,9 @@ import triton.language as tl
 from fewbits.formats import Format
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.triton.values.bits import to_dtype
-from fewbits.kernels.triton.values.decode import load_values
-from fewbits.kernels.triton.values.geometry import lines_of, place_of, walk, work_of
+from fewbits.kernels.triton.values.decode import load_values, value_of_codes
+from fewbits.kernels.triton.values.geometry import in_one_line, lines_of, place_of, walk, work_of
+from fewbits.kernels.triton.values.packing import load_tile, unit_of
 from fewbits.kernels.triton.values.spec import spec
 from fewbits.kernels.triton.values.tables import tables
 
@@ -30,16 +31,24 @@ def dequantize_kernel(
     size: tl.tensor,
     parts: tl.tensor,
     f: tl.constexpr,
+    unit: tl.constexpr,
     add: tl.constexpr,
     rows: tl.constexpr,
     along: tl.constexpr,
     wide: tl.constexpr,
 ) -> None:
     """Store the values of packed parts, or add them to what is there."""
-    line, before, after, _, _, _, i, inside = place_of(
+    line, before, after, group, part, exists, i, inside = place_of(
         lines, behind, n, groups, size, parts, rows, f.width, along, wide
     )
-    value = load_values(codes, scales, shifts, outer, by_code, line[:, None], i, inside, n, f)
+    first = group * size + part * f.width
+    if unit > 0:
+        found = load_tile(codes, exists, line, first, n, f.grid.bits, unit, f.width)
+        value = value_of_codes(
+            found, scales, shifts, outer, line[:, None], i, first[:, None], inside, exists[:, None], n, f
+        )
+    else:
+        value = load_values(codes, scales, shifts, outer, by_code, line[:, None], i, inside, n, f)
     place = (before * n * behind + after)[:, None] + i * behind  # in C order
     if add:
         value = tl.load(y + place, mask=inside, other=0.0) + value
@@ -81,6 +90,7 @@ def _launch(
     f = spec(format, chosen)
     assert f is not None
     _, lines = lines_of(y, axis)
+    lines = in_one_line(lines, f)
     work = work_of(f, lines)
     dequantize_kernel[(work.programs,)](
         *(None if part is None else part.contiguous() for part in parts),
@@ -88,6 +98,7 @@ def _launch(
         y,
         **walk(lines, work),
         f=f,
+        unit=0 if f.grid is None else unit_of(f.grid.bits, work.size, f.width, lines.n),
         add=add,
         enable_fp_fusion=False,
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 import triton
 import triton.language as tl
@@ -9,8 +11,16 @@ import triton.language as tl
 from fewbits.formats import Format
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.triton.values.bits import to_dtype
-from fewbits.kernels.triton.values.decode import load_values
-from fewbits.kernels.triton.values.spec import spec
+from fewbits.kernels.triton.values.decode import (
+    element_value,
+    load_outer,
+    load_scales,
+    load_values,
+    scale_value,
+)
+from fewbits.kernels.triton.values.packing import load_tile, unit_of
+from fewbits.kernels.triton.values.quick import power_of
+from fewbits.kernels.triton.values.spec import Spec, spec
 from fewbits.kernels.triton.values.tables import tables
 
 _WIDTH = 256  # values of a line at once: a warp reads 128 bytes of 4-bit codes, and x is read from the caches
@@ -31,6 +41,7 @@ def gemv_kernel(
     lines: tl.tensor,
     n: tl.tensor,
     f: tl.constexpr,
+    unit: tl.constexpr,
     batch: tl.constexpr,
     rows: tl.constexpr,
     width: tl.constexpr,
@@ -48,15 +59,61 @@ def gemv_kernel(
     for start in range(0, n, width):
         i = start + tl.arange(0, width)
         inside = (line < lines)[:, None] & (i < n)[None, :]
-        # A place of its own for each value: blocks of 64 bits if lines are.
-        at = line[:, None] * 0 + i[None, :]
-        w = load_values(codes, scales, shifts, outer, by_code, line[:, None], at, inside, n, f)
+        if unit > 0:
+            w = _tile(codes, scales, outer, line, line < lines, start, n, f, unit, width)
+            w = tl.where(inside, w, 0.0)
+        else:
+            # A place of its own for each value: blocks of 64 bits if lines are.
+            at = line[:, None] * 0 + i[None, :]
+            w = load_values(codes, scales, shifts, outer, by_code, line[:, None], at, inside, n, f)
         there = (vector < vectors)[:, None] & (i < n)[None, :]
         v = tl.load(x + vector[:, None] * n + i[None, :], mask=there, other=0.0).to(tl.float32)
         sums += v[:, None, :] * w[None, :, :]
     found = tl.sum(sums, axis=2)
     there = (vector < vectors)[:, None] & (line < lines)[None, :]
     tl.store(y + vector[:, None] * lines + line[None, :], to_dtype(found, y.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def _tile(
+    codes: tl.tensor,
+    scales: tl.tensor,
+    outer: tl.tensor,
+    line: tl.tensor,
+    exists: tl.tensor,
+    start: tl.tensor,
+    n: tl.tensor,
+    f: tl.constexpr,
+    unit: tl.constexpr,
+    width: tl.constexpr,
+) -> Any:
+    """Return the values of whole blocks of some lines, (rows, width); each scale is read once."""
+    rows: tl.constexpr = line.shape[0]
+    size: tl.constexpr = f.per_scale if f.per_scale > 0 else width
+    blocks: tl.constexpr = width // size
+    of_scale: tl.constexpr = f.scale
+    none = tl.zeros([1, 1], tl.int32)
+    y = element_value(load_tile(codes, exists, line, line * 0 + start, n, f.grid.bits, unit, width), none, f)
+    if f.scaling != "none":
+        first = start + tl.arange(0, blocks)[None, :] * size
+        there = exists[:, None] & (first < n)
+        whole = load_scales(scales, line[:, None], line[:, None] * 0 + first, there, n, f)
+        if f.scaling == "power":
+            factor = tl.where(whole == of_scale.nan, float("nan"), power_of(whole + of_scale.emin))
+        else:
+            factor = scale_value(whole, of_scale)
+        y = tl.reshape(tl.reshape(y, [rows, blocks, size]) * factor[:, :, None], [rows, width])
+        if f.scaling == "outer":
+            y = y * load_outer(outer, line, exists, f)[:, None]
+    return y
+
+
+def _unit(f: Spec, width: int, n: int) -> int:
+    """Return by how many codes a tile is read whose blocks are whole; 0 where each value is read alone."""
+    whole = f.per_scale == 0 or (width % f.per_scale == 0 and f.per_scale & (f.per_scale - 1) == 0)
+    if f.grid is None or f.quick is None or f.per_shift or not whole:
+        return 0
+    return unit_of(f.grid.bits, width, width, n)
 
 
 def is_wide(vectors: int, lines: int, n: int) -> bool:
@@ -94,6 +151,7 @@ def gemv(x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], format: Format
         lines,
         n,
         f=f,
+        unit=_unit(f, width, n),
         batch=batch,
         rows=rows,
         width=width,

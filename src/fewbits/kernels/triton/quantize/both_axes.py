@@ -18,6 +18,7 @@ from fewbits.kernels.triton.values.geometry import Lines, work_of
 from fewbits.kernels.triton.values.magnitudes import read
 from fewbits.kernels.triton.values.packing import store_codes
 from fewbits.kernels.triton.values.spec import Spec, spec
+from fewbits.kernels.triton.values.stochastic_draws import draws
 
 _TILE = 64  # rows and columns: 32 values for each of 128 threads, twice
 
@@ -60,13 +61,14 @@ def _store_rounded(
     tile: tl.constexpr = [rows, f.width]
     inside = tl.reshape(inside, tile)
     none = tl.zeros([rows], tl.int32)
+    drawn = tl.zeros(tile, tl.uint32)
+    if f.rounding == "stochastic":
+        drawn = draws(tl.reshape(positions, tile), seed_low, seed_high, f.random_bits)
     found, _, scale, shift, _ = round_tile(
         tl.reshape(v, tile),
-        tl.reshape(positions, tile),
+        drawn,
         none,
         none,
-        seed_low,
-        seed_high,
         None,
         None,
         None,

@@ -16,10 +16,21 @@ from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.triton.quantize.rounding import round_tile
 from fewbits.kernels.triton.values.bits import to_dtype
-from fewbits.kernels.triton.values.geometry import Lines, Work, lines_of, place_of, steps, walk, work_of
+from fewbits.kernels.triton.values.geometry import (
+    Lines,
+    Work,
+    are_in_order,
+    in_one_line,
+    lines_of,
+    place_of,
+    steps,
+    walk,
+    work_of,
+)
 from fewbits.kernels.triton.values.magnitudes import measured, read
 from fewbits.kernels.triton.values.packing import pack, store_codes, unit_of
 from fewbits.kernels.triton.values.spec import Spec, spec
+from fewbits.kernels.triton.values.stochastic_draws import draws, draws_in_order
 from fewbits.kernels.triton.values.tables import tables
 
 Parts = tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]
@@ -64,6 +75,7 @@ def quantize_kernel(
     rows: tl.constexpr,
     along: tl.constexpr,
     wide: tl.constexpr,
+    in_order: tl.constexpr,
 ) -> None:
     """Round x, plus the residual unless that is None: values to y, or packed parts where y is None.
 
@@ -85,8 +97,18 @@ def quantize_kernel(
             shared = line * groups + group
         of_row = tl.load(largest + shared, mask=exists, other=0)
         bad_row = tl.load(bad + shared, mask=exists, other=0)
+    width: tl.constexpr = f.width
+    drawn = tl.zeros([rows, width], tl.uint32)
+    if f.rounding == "stochastic":
+        if in_order and f.random_bits == 16:
+            begin = tl.program_id(0) * rows * width
+            if wide:
+                begin = tl.program_id(0).to(tl.int64) * rows * width
+            drawn = draws_in_order(begin, seed_low, seed_high, rows, width)
+        else:
+            drawn = draws(place, seed_low, seed_high, f.random_bits)
     found, value, scale, shift, above = round_tile(
-        v, place, of_row, bad_row, seed_low, seed_high, keys, table_codes, rising, by_code, f
+        v, drawn, of_row, bad_row, keys, table_codes, rising, by_code, f
     )
     if y is not None:
         tl.store(y + place, to_dtype(value, y.dtype.element_ty), mask=inside)
@@ -179,6 +201,7 @@ def _launch(
     f = spec(format, chosen)
     assert f is not None
     x, lines = lines_of(x, axis)
+    lines = in_one_line(lines, f)
     work = work_of(f, lines)
     largest, bad = _measure(x, residual, f, lines, work, amax)
     units = units_of(f, lines, work)
@@ -197,6 +220,7 @@ def _launch(
         **steps(lines),
         f=f,
         units=units,
+        in_order=are_in_order(lines, work, f.width),
         enable_fp_fusion=False,
     )
     for codes, out, count, bits in rest:

@@ -10,6 +10,7 @@ import triton.language as tl
 from fewbits.kernels.triton.values.bits import INFINITY, NAN, float_of
 from fewbits.kernels.triton.values.decode import grid_value, scale_value, table_value
 from fewbits.kernels.triton.values.encode import encode_grid, encode_table, parts_of, with_sign
+from fewbits.kernels.triton.values.quick import over_power, round_quickly, times_power_of
 from fewbits.kernels.triton.values.scales import (
     gain_of,
     real_scale,
@@ -17,7 +18,6 @@ from fewbits.kernels.triton.values.scales import (
     shift_of,
     two_level_scale,
 )
-from fewbits.kernels.triton.values.stochastic_draws import draws
 
 
 @triton.jit
@@ -39,8 +39,12 @@ def _scale_tile(magnitude: tl.tensor, largest: tl.tensor, bad: tl.tensor, f: tl.
     width: tl.constexpr = magnitude.shape[1]
     finite = tl.where(magnitude < INFINITY, magnitude, 0)
     if f.scaling != "none" and (f.shared == "" or f.scaling == "outer"):
-        most = tl.max(finite, axis=1)
-        lost = tl.max((magnitude >= INFINITY).to(tl.int32), axis=1)
+        if f.nonfinite == "element" or f.per_shift > 0:
+            most = tl.max(finite, axis=1)
+            lost = tl.max((magnitude >= INFINITY).to(tl.int32), axis=1)
+        else:  # what is not finite makes the block NaN, whatever its scale
+            most = tl.max(magnitude, axis=1)
+            lost = (most >= INFINITY).to(tl.int32)
     else:
         most, lost = largest, bad
     scale = lost
@@ -72,11 +76,9 @@ def _scale_tile(magnitude: tl.tensor, largest: tl.tensor, bad: tl.tensor, f: tl.
 @triton.jit
 def round_tile(
     v: tl.tensor,
-    positions: tl.tensor,
+    drawn: tl.tensor,
     largest: tl.tensor,
     bad: tl.tensor,
-    seed_low: tl.tensor,
-    seed_high: tl.tensor,
     keys: tl.tensor,
     table_codes: tl.tensor,
     rising: tl.tensor,
@@ -87,11 +89,9 @@ def round_tile(
 
     Args:
         v: (rows, width) float32, zero where there is no value.
-        positions: of the values in their array, by which they draw.
+        drawn: the random bits of stochastic rounding; anything otherwise.
         largest: bits of the largest magnitude of what shares a scale with a row, (rows,), where f.shared.
         bad: 1 where that is not all finite.
-        seed_low: of stochastic rounding, as is seed_high.
-        seed_high: its upper 32 bits.
         keys: as encode_table has them, as are table_codes and rising; by_code as decode_table.
         table_codes: likewise.
         rising: likewise.
@@ -105,16 +105,23 @@ def round_tile(
         magnitude, negative = parts_of(tl.div_rn(v, tl.broadcast_to(divisor[:, None], tile)))
     rounding: tl.constexpr = f.rounding
     overflow: tl.constexpr = f.overflow
-    drawn = tl.zeros(tile, tl.uint32)
-    if rounding == "stochastic":
-        drawn = draws(positions, seed_low, seed_high, f.random_bits)
     if f.grid is not None:
         grid: tl.constexpr = f.grid
-        code, not_a_number = encode_grid(
-            magnitude, negative, exponent, drawn, grid, rounding, f.random_bits, overflow
-        )
-        codes = with_sign(code, negative, not_a_number, grid)
-        y = grid_value(code, negative, not_a_number, exponent, grid)
+        if f.quick is not None:
+            code, found = round_quickly(over_power(float_of(magnitude), exponent, f), negative, drawn, f)
+            not_a_number = magnitude > INFINITY
+            codes = with_sign(code, negative, not_a_number, grid)
+            minus = (negative != 0) if grid.signed_zero else (negative != 0) & (code != 0)
+            found = times_power_of(found, exponent, f)
+            y = tl.where(minus, -found, found)
+            if grid.nan is not None:
+                y = tl.where(not_a_number, float("nan"), y)
+        else:
+            code, not_a_number = encode_grid(
+                magnitude, negative, exponent, drawn, grid, rounding, f.random_bits, overflow
+            )
+            codes = with_sign(code, negative, not_a_number, grid)
+            y = grid_value(code, negative, not_a_number, exponent, grid)
         if f.real:
             y = y * multiplier[:, None]
         if f.scaling == "outer":

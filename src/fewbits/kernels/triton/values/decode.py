@@ -9,6 +9,7 @@ import triton.language as tl
 
 from fewbits.kernels.triton.values.bits import INFINITY, NAN, bits_of, float_of, times_power
 from fewbits.kernels.triton.values.packing import load_codes
+from fewbits.kernels.triton.values.quick import times_power_of, value_of
 
 
 @triton.jit
@@ -80,6 +81,23 @@ def table_value(
 
 
 @triton.jit
+def element_value(whole: tl.tensor, exponent: tl.tensor, f: tl.constexpr) -> Any:
+    """Return the float32 of packed codes of a Grid, times ``2**exponent``."""
+    e: tl.constexpr = f.grid
+    code, negative, not_a_number = without_sign(whole, e)
+    if f.quick is None:
+        y = grid_value(code, negative, not_a_number, exponent, e)
+    else:
+        y = times_power_of(value_of(code, f), exponent, f)
+        if e.inf is not None:
+            y = tl.where(code == e.inf, float("inf"), y)
+        y = tl.where((negative != 0) if e.signed_zero else (negative != 0) & (code != 0), -y, y)
+        if e.nan is not None:
+            y = tl.where(not_a_number, float("nan"), y)
+    return y
+
+
+@triton.jit
 def load_elements(
     codes: tl.tensor,
     by_code: tl.tensor,
@@ -96,8 +114,7 @@ def load_elements(
     """
     if f.grid is not None:
         grid: tl.constexpr = f.grid
-        code, negative, nan = without_sign(load_codes(codes, inside, line, i, n, grid.bits), grid)
-        y = grid_value(code, negative, nan, exponent, grid)
+        y = element_value(load_codes(codes, inside, line, i, n, grid.bits), exponent, f)
     else:
         y = table_value(load_codes(codes, inside, line, i, n, f.table.bits), exponent, exponent, by_code, f)
     return tl.where(inside, y, 0.0)
@@ -178,3 +195,51 @@ def load_values(
             if f.scaling == "outer":
                 y = y * load_outer(outer, line, inside, f)
     return tl.where(inside, y, 0.0)
+
+
+@triton.jit
+def value_of_codes(
+    found: tl.tensor,
+    scales: tl.tensor,
+    shifts: tl.tensor,
+    outer: tl.tensor,
+    line: tl.tensor,
+    i: tl.tensor,
+    first: tl.tensor,
+    inside: tl.tensor,
+    exists: tl.tensor,
+    n: tl.tensor,
+    f: tl.constexpr,
+) -> Any:
+    """Return the float32 values of the codes of a Grid, (rows, width), whose rows each have one scale.
+
+    Args:
+        found: codes as they are packed.
+        scales: where packed parts lie, as load_values has them; so are shifts and outer.
+        shifts: likewise.
+        outer: likewise.
+        line: of each row, (rows, 1).
+        i: the places of values in their line.
+        first: of each row, (rows, 1).
+        inside: which values exist.
+        exists: which rows, (rows, 1).
+        n: values of a line.
+        f: a Spec.
+    """
+    exponent = tl.zeros_like(first).to(tl.int32)
+    of_scale: tl.constexpr = f.scale
+    whole = exponent
+    if f.scaling != "none":
+        whole = load_scales(scales, line, first, exists, n, f)
+    if f.scaling == "power":
+        exponent = whole + of_scale.emin
+        if f.per_shift > 0:
+            exponent = exponent - load_shifts(shifts, line, i, inside, n, f)
+    y = element_value(found, exponent, f)
+    if f.scaling == "power":
+        y = tl.where(whole == of_scale.nan, float("nan"), y)
+    elif f.scaling != "none":
+        y = y * scale_value(whole, of_scale)
+        if f.scaling == "outer":
+            y = y * load_outer(outer, line, exists, f)
+    return y

@@ -60,6 +60,35 @@ def lines_of(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, Lines]:
     )
 
 
+def in_one_line(lines: Lines, spec: Spec) -> Lines:
+    """Return lines that lie one behind the other as a single one, where that changes neither blocks nor bytes.
+
+    A program then divides by no number of groups.
+    """
+    grid = spec.grid or spec.table
+    assert grid is not None
+    whole = lines.behind == 1 and lines.step == 1 and (lines.before == 1 or lines.step_before == lines.n)
+    if not whole or spec.shared not in ("", "tensor"):
+        return lines
+    counts = [(lines.n, grid.bits)]
+    if spec.per_scale:
+        counts.append((lines.n // spec.per_scale, spec.scale.bits))
+    if spec.per_shift:
+        counts.append((lines.n // spec.per_shift, spec.shift_bits))
+    cut = spec.per_scale and lines.n % spec.per_scale
+    if cut or any(count * bits % 8 for count, bits in counts):
+        return lines
+    return Lines(1, 1, lines.before * lines.n, 0, 0, 1)
+
+
+def are_in_order(lines: Lines, work: Work, width: int) -> bool:
+    """Return whether a program's values lie one behind the other, from a multiple of 128 on."""
+    filled = (
+        lines.behind == 1 and work.size % width == 0 and lines.n % width == 0 and lines.n % work.size == 0
+    )
+    return filled and work.rows * width % 128 == 0
+
+
 def is_wide(lines: Lines) -> bool:
     """Return whether places of values, or of their bits, need more than 31 bits."""
     reach = (
@@ -80,7 +109,7 @@ def walk(lines: Lines, work: Work) -> dict[str, int]:
         "size": work.size,
         "parts": work.parts,
         "rows": work.rows,
-        "along": lines.behind == 1,
+        "along": 0 if lines.behind > 1 else 1 if lines.total > 1 else 2,
         "wide": is_wide(lines),
     }
 
@@ -137,7 +166,7 @@ def place_of(
         parts: of a group.
         rows: groups, or parts of groups, in a program.
         width: values of each, a power of two.
-        along: whether neighbouring rows are neighbours along the line.
+        along: 1 where neighbouring rows are neighbours along the line, 2 where it is the only one; else 0.
         wide: whether places need 64 bits.
 
     Returns:
@@ -148,7 +177,9 @@ def place_of(
     if wide:
         row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
     count = groups * parts
-    if along:
+    if along == 2:
+        line, piece = row * 0, row
+    elif along == 1:
         line, piece = row // count, row % count
     else:
         line, piece = row % lines, row // lines

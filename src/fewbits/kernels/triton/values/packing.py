@@ -87,6 +87,38 @@ def load_codes(
 
 
 @triton.jit
+def load_tile(
+    packed: tl.tensor,
+    exists: tl.tensor,
+    line: tl.tensor,
+    first: tl.tensor,
+    count: tl.tensor,
+    bits: tl.constexpr,
+    unit: tl.constexpr,
+    columns: tl.constexpr,
+) -> Any:
+    """Return int32 codes, (rows, columns): what :func:`store_codes` stored with a unit.
+
+    Each byte is read once. Beyond the line, and where a row does not exist, the codes are anything.
+    """
+    rows: tl.constexpr = line.shape[0]
+    line_bytes = (count * bits + 7) // 8
+    units: tl.constexpr = columns // unit
+    octets: tl.constexpr = unit * bits // 8
+    kind: tl.constexpr = tl.int32 if unit * bits <= 32 else tl.int64
+    start = (first[:, None] + tl.arange(0, units)[None, :] * unit) * bits // 8
+    word = tl.zeros([rows, units], kind)
+    for k in tl.static_range(octets):
+        there = exists[:, None] & (start + k < line_bytes)
+        octet = tl.load(packed + line[:, None] * line_bytes + start + k, mask=there, other=0)
+        word = word | (octet.to(kind) << (8 * k))
+    if unit > 1:
+        turn = tl.arange(0, unit)[None, None, :] * bits
+        word = tl.reshape((word[:, :, None] >> turn) & ((1 << bits) - 1), [rows, columns])
+    return word.to(tl.int32)
+
+
+@triton.jit
 def pack_kernel(
     codes: tl.tensor,
     out: tl.tensor,

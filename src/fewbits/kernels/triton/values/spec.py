@@ -46,6 +46,19 @@ class Table(NamedTuple):
     negative_is_nan: bool
 
 
+class Quick(NamedTuple):
+    """What values/quick.py multiplies by; factors come in pairs where one of float32 does not reach."""
+
+    largest: float
+    largest_below: float  # the largest magnitude of negative values
+    smallest_normal: float
+    to_count: float  # to 2^16 times the steps of the smallest binade
+    to_code: float  # to numbers whose bits begin with the code
+    to_code_too: float
+    from_code: float
+    from_code_too: float
+
+
 class Spec(NamedTuple):
     """How kernels convert: what does not change from one call to the next."""
 
@@ -72,6 +85,7 @@ class Spec(NamedTuple):
     largest_shift: int
     shared: str  # what is measured before: "" (nothing), "block", "channel" or "tensor"
     width: int  # values of a block, or of a part of it, that a program holds side by side
+    quick: Quick | None  # where values/quick.py rounds
 
 
 _NO_GRID = Grid(0, 0, 0, 0, 0, 0, "none", False, None, None)
@@ -146,6 +160,37 @@ def spec(format: Format, options: Options) -> Spec | None:
         largest_shift=0 if shifts is None else format.largest_shift,
         shared=shared,
         width=_power_above(size) if within and isinstance(size, int) else _CHUNK,
+        quick=_quick(format, options),
+    )
+
+
+def _quick(format: Format, options: Options) -> Quick | None:
+    """Return the factors of quick rounding, or None where not all that it relies on holds."""
+    element, grid, scales = format.element, format.element.grid, format.groups.scales
+    of_draws = options.rounding == "stochastic" and options.random_bits == 16
+    if grid is None or options.overflow != "saturate" or not (of_draws or options.rounding == "nearest_even"):
+        return None
+    m, emin = grid.mantissa_bits, grid.emin
+    # Sums with the number whose last bit is a step, and counts of 16 bits behind it, are not to overflow; half a
+    # step is to be far above the subnormals, which products may round to.
+    if m > 14 or element.emax + 23 - m > 120 or emin - m < -100:
+        return None
+    if (
+        scales is not None
+        and scales.power_of_two
+        and not (scales.element.emin >= -127 and scales.element.emax <= 127 and format.largest_shift <= 20)
+    ):
+        return None
+    half = (126 + emin) // 2
+    return Quick(
+        largest=element.max,
+        largest_below=max(-element.min, 0.0),
+        smallest_normal=2.0**emin,
+        to_count=2.0 ** (m - emin + 16),
+        to_code=2.0**-half,
+        to_code_too=2.0 ** (half - 126 - emin),
+        from_code=2.0 ** (126 + emin - half),
+        from_code_too=2.0**half,
     )
 
 
