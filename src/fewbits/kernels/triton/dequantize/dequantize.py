@@ -10,8 +10,16 @@ from fewbits.formats import Format
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.triton.values.bits import to_dtype
 from fewbits.kernels.triton.values.decode import load_values, value_of_codes
-from fewbits.kernels.triton.values.geometry import in_one_line, lines_of, place_of, walk, work_of
-from fewbits.kernels.triton.values.packing import load_tile, unit_of
+from fewbits.kernels.triton.values.geometry import (
+    fills,
+    in_one_line,
+    lines_of,
+    place_of,
+    row_of,
+    walk,
+    work_of,
+)
+from fewbits.kernels.triton.values.packing import load_rows, load_tile, unit_of
 from fewbits.kernels.triton.values.spec import spec
 from fewbits.kernels.triton.values.tables import tables
 
@@ -32,6 +40,7 @@ def dequantize_kernel(
     parts: tl.tensor,
     f: tl.constexpr,
     unit: tl.constexpr,
+    full: tl.constexpr,
     add: tl.constexpr,
     rows: tl.constexpr,
     along: tl.constexpr,
@@ -41,15 +50,22 @@ def dequantize_kernel(
     line, before, after, group, part, exists, i, inside = place_of(
         lines, behind, n, groups, size, parts, rows, f.width, along, wide
     )
-    first = group * size + part * f.width
+    width: tl.constexpr = f.width
+    first = group * size + part * width
     if unit > 0:
-        found = load_tile(codes, exists, line, first, n, f.grid.bits, unit, f.width)
+        if full > 0:
+            found = load_rows(codes, exists, row_of(rows, wide), f.grid.bits, unit, width)
+            inside = tl.broadcast_to(exists[:, None], [rows, width])
+        else:
+            found = load_tile(codes, exists, line, first, n, f.grid.bits, unit, width)
         value = value_of_codes(
             found, scales, shifts, outer, line[:, None], i, first[:, None], inside, exists[:, None], n, f
         )
     else:
         value = load_values(codes, scales, shifts, outer, by_code, line[:, None], i, inside, n, f)
     place = (before * n * behind + after)[:, None] + i * behind  # in C order
+    if full > 0:
+        place = row_of(rows, wide)[:, None] * width + tl.arange(0, width)[None, :]
     if add:
         value = tl.load(y + place, mask=inside, other=0.0) + value
     tl.store(y + place, to_dtype(value, y.dtype.element_ty), mask=inside)
@@ -99,6 +115,7 @@ def _launch(
         **walk(lines, work),
         f=f,
         unit=0 if f.grid is None else unit_of(f.grid.bits, work.size, f.width, lines.n),
+        full=fills(lines, work, f.width),
         add=add,
         enable_fp_fusion=False,
     )

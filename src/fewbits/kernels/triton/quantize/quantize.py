@@ -19,16 +19,17 @@ from fewbits.kernels.triton.values.bits import to_dtype
 from fewbits.kernels.triton.values.geometry import (
     Lines,
     Work,
-    are_in_order,
+    fills,
     in_one_line,
     lines_of,
     place_of,
+    row_of,
     steps,
     walk,
     work_of,
 )
 from fewbits.kernels.triton.values.magnitudes import measured, read
-from fewbits.kernels.triton.values.packing import pack, store_codes, unit_of
+from fewbits.kernels.triton.values.packing import pack, store_codes, store_rows, unit_of
 from fewbits.kernels.triton.values.spec import Spec, spec
 from fewbits.kernels.triton.values.stochastic_draws import draws, draws_in_order
 from fewbits.kernels.triton.values.tables import tables
@@ -75,7 +76,7 @@ def quantize_kernel(
     rows: tl.constexpr,
     along: tl.constexpr,
     wide: tl.constexpr,
-    in_order: tl.constexpr,
+    full: tl.constexpr,
 ) -> None:
     """Round x, plus the residual unless that is None: values to y, or packed parts where y is None.
 
@@ -84,8 +85,15 @@ def quantize_kernel(
     line, before, after, group, part, exists, i, inside = place_of(
         lines, behind, n, groups, size, parts, rows, f.width, along, wide
     )
+    width: tl.constexpr = f.width
     at = (before * step_before + after * step_behind)[:, None] + i * step
     place = (before * n * behind + after)[:, None] + i * behind  # in C order
+    row = row_of(rows, wide)
+    if full > 0:
+        place = row[:, None] * width + tl.arange(0, width)[None, :]
+        inside = tl.broadcast_to(exists[:, None], [rows, width])
+    if full > 1:
+        at = place
     v = read(x, residual, at, place, inside, f.nonfinite == "saturate")
     of_row, bad_row = tl.zeros([rows], tl.int32), tl.zeros([rows], tl.int32)
     if f.shared != "":
@@ -97,14 +105,10 @@ def quantize_kernel(
             shared = line * groups + group
         of_row = tl.load(largest + shared, mask=exists, other=0)
         bad_row = tl.load(bad + shared, mask=exists, other=0)
-    width: tl.constexpr = f.width
     drawn = tl.zeros([rows, width], tl.uint32)
     if f.rounding == "stochastic":
-        if in_order and f.random_bits == 16:
-            begin = tl.program_id(0) * rows * width
-            if wide:
-                begin = tl.program_id(0).to(tl.int64) * rows * width
-            drawn = draws_in_order(begin, seed_low, seed_high, rows, width)
+        if full > 0 and f.random_bits == 16 and rows * width % 128 == 0:
+            drawn = draws_in_order(tl.min(row, axis=0) * width, seed_low, seed_high, rows, width)
         else:
             drawn = draws(place, seed_low, seed_high, f.random_bits)
     found, value, scale, shift, above = round_tile(
@@ -114,8 +118,11 @@ def quantize_kernel(
         tl.store(y + place, to_dtype(value, y.dtype.element_ty), mask=inside)
     else:
         bits: tl.constexpr = f.table.bits if f.grid is None else f.grid.bits
-        found = tl.where(inside, found, 0)
-        store_codes(codes, found, inside, line, group * size + part * f.width, n, bits, units.codes)
+        if full > 0 and units.codes > 0:
+            store_rows(codes, found, exists, row, bits, units.codes)
+        else:
+            found = tl.where(inside, found, 0)
+            store_codes(codes, found, inside, line, group * size + part * width, n, bits, units.codes)
         begins = exists & (part == 0)
         if f.scaling != "none":
             if f.shared == "tensor" and f.per_scale == 0:
@@ -220,7 +227,7 @@ def _launch(
         **steps(lines),
         f=f,
         units=units,
-        in_order=are_in_order(lines, work, f.width),
+        full=fills(lines, work, f.width),
         enable_fp_fusion=False,
     )
     for codes, out, count, bits in rest:

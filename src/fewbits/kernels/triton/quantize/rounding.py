@@ -7,7 +7,7 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from fewbits.kernels.triton.values.bits import INFINITY, NAN, float_of
+from fewbits.kernels.triton.values.bits import INFINITY, NAN, bits_of, float_of
 from fewbits.kernels.triton.values.decode import grid_value, scale_value, table_value
 from fewbits.kernels.triton.values.encode import encode_grid, encode_table, parts_of, with_sign
 from fewbits.kernels.triton.values.quick import over_power, round_quickly, times_power_of
@@ -113,7 +113,7 @@ def round_tile(
             codes = with_sign(code, negative, not_a_number, grid)
             minus = (negative != 0) if grid.signed_zero else (negative != 0) & (code != 0)
             found = times_power_of(found, exponent, f)
-            y = tl.where(minus, -found, found)
+            y = float_of(bits_of(found) | (minus.to(tl.int32) << 31))  # Triton's minus is 0 - x: of zero, zero
             if grid.nan is not None:
                 y = tl.where(not_a_number, float("nan"), y)
         else:

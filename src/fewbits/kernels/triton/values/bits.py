@@ -8,9 +8,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 import triton
 import triton.language as tl
 
+
+def _rounds_to_bfloat16() -> bool:
+    """Return whether the chip does, to nearest even; the interpreter cuts."""
+    if triton.knobs.runtime.interpret or torch.version.hip or not torch.cuda.is_available():
+        return False
+    return torch.cuda.get_device_capability() >= (8, 0)
+
+
+_ROUNDS = tl.constexpr(_rounds_to_bfloat16())
 INFINITY = tl.constexpr(0x7F800000)
 NAN = tl.constexpr(0x7FC00000)
 _MAGNITUDE = tl.constexpr(0x7FFFFFFF)
@@ -72,11 +82,14 @@ def times_power(magnitude: tl.tensor, k: tl.tensor) -> Any:
 @triton.jit
 def to_dtype(y: tl.tensor, dtype: tl.constexpr) -> Any:
     """Return float32 in another type, rounded to nearest even."""
-    if dtype == tl.bfloat16:
+    if dtype == tl.bfloat16 and _ROUNDS:
+        found = y.to(tl.bfloat16).to(tl.int16, bitcast=True)
+        return tl.where(y == y, found, 0x7FC0).to(tl.int16).to(tl.bfloat16, bitcast=True)  # noqa: PLR0124
+    elif dtype == tl.bfloat16:  # noqa: RET505 - the compiler reads what follows a branch that returns
         # By integers: the interpreter and chips without the instruction differ in how they convert.
         bits = bits_of(y)
         rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16) & 0xFFFF
         rounded = tl.where((bits & _MAGNITUDE) > INFINITY, 0x7FC0, rounded)
         return rounded.to(tl.int16).to(tl.bfloat16, bitcast=True)
-    else:  # noqa: RET505 - the compiler reads what follows a branch that returns
+    else:
         return y.to(dtype)

@@ -91,7 +91,8 @@ def element_value(whole: tl.tensor, exponent: tl.tensor, f: tl.constexpr) -> Any
         y = times_power_of(value_of(code, f), exponent, f)
         if e.inf is not None:
             y = tl.where(code == e.inf, float("inf"), y)
-        y = tl.where((negative != 0) if e.signed_zero else (negative != 0) & (code != 0), -y, y)
+        minus = (negative != 0) if e.signed_zero else (negative != 0) & (code != 0)
+        y = float_of(bits_of(y) | (minus.to(tl.int32) << 31))
         if e.nan is not None:
             y = tl.where(not_a_number, float("nan"), y)
     return y

@@ -17,7 +17,7 @@ import triton.language as tl
 
 from fewbits.kernels.triton.values.spec import Spec
 
-_IN_PROGRAM = 2048  # values: 16 for each of 128 threads, which hides the latency of memory and fits registers
+_IN_PROGRAM = 2048  # values: 16 for each of 128 threads; on an H100 half or twice as many took as long
 
 
 class Lines(NamedTuple):
@@ -81,12 +81,14 @@ def in_one_line(lines: Lines, spec: Spec) -> Lines:
     return Lines(1, 1, lines.before * lines.n, 0, 0, 1)
 
 
-def are_in_order(lines: Lines, work: Work, width: int) -> bool:
-    """Return whether a program's values lie one behind the other, from a multiple of 128 on."""
-    filled = (
-        lines.behind == 1 and work.size % width == 0 and lines.n % width == 0 and lines.n % work.size == 0
-    )
-    return filled and work.rows * width % 128 == 0
+def fills(lines: Lines, work: Work, width: int) -> int:
+    """Return 1 where each row of a program is ``width`` values one behind the other and rows too, else 0.
+
+    2 where the values are read in that order as well: ``i`` of the tensor is ``i`` of its memory.
+    """
+    if lines.behind > 1 or work.size % width or lines.n % work.size:
+        return 0
+    return 2 if lines.step == 1 and (lines.before == 1 or lines.step_before == lines.n) else 1
 
 
 def is_wide(lines: Lines) -> bool:
@@ -143,6 +145,15 @@ def work_of(spec: Spec, lines: Lines) -> Work:
 
 
 @triton.jit
+def row_of(rows: tl.constexpr, wide: tl.constexpr) -> Any:
+    """Return the rows of a program, counted over all programs."""
+    first = tl.program_id(0)
+    if wide:
+        first = first.to(tl.int64)
+    return first * rows + tl.arange(0, rows)
+
+
+@triton.jit
 def place_of(
     lines: tl.tensor,
     behind: tl.tensor,
@@ -173,9 +184,7 @@ def place_of(
         Of each row its line, the places of that before and behind the axis, the group, the part, and whether
         it exists; then of each value, (rows, width), its place in the line and whether it exists.
     """
-    row = tl.program_id(0) * rows + tl.arange(0, rows)
-    if wide:
-        row = tl.program_id(0).to(tl.int64) * rows + tl.arange(0, rows)
+    row = row_of(rows, wide)
     count = groups * parts
     if along == 2:
         line, piece = row * 0, row

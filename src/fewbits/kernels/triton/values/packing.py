@@ -60,6 +60,56 @@ def store_codes(
 
 
 @triton.jit
+def store_rows(
+    out: tl.tensor,
+    codes: tl.tensor,
+    exists: tl.tensor,
+    row: tl.tensor,
+    bits: tl.constexpr,
+    unit: tl.constexpr,
+) -> None:
+    """Store codes, (rows, columns), whose rows lie one behind the other in whole bytes."""
+    rows: tl.constexpr = codes.shape[0]
+    columns: tl.constexpr = codes.shape[1]
+    units: tl.constexpr = columns // unit
+    octets: tl.constexpr = unit * bits // 8
+    word = codes
+    if unit > 1:
+        kind: tl.constexpr = tl.int32 if unit * bits < 32 else tl.int64
+        turn = tl.arange(0, unit)[None, None, :] * bits
+        word = tl.sum(tl.reshape(codes, [rows, units, unit]).to(kind) << turn, axis=2)
+    at = row[:, None] * (units * octets) + tl.arange(0, units)[None, :] * octets
+    there = tl.broadcast_to(exists[:, None], [rows, units])
+    for k in tl.static_range(octets):
+        tl.store(out + at + k, ((word >> (8 * k)) & 255).to(tl.uint8), mask=there)
+
+
+@triton.jit
+def load_rows(
+    packed: tl.tensor,
+    exists: tl.tensor,
+    row: tl.tensor,
+    bits: tl.constexpr,
+    unit: tl.constexpr,
+    columns: tl.constexpr,
+) -> Any:
+    """Return int32 codes, (rows, columns): what :func:`store_rows` stored, each byte read once."""
+    rows: tl.constexpr = row.shape[0]
+    units: tl.constexpr = columns // unit
+    octets: tl.constexpr = unit * bits // 8
+    kind: tl.constexpr = tl.int32 if unit * bits <= 32 else tl.int64
+    at = row[:, None] * (units * octets) + tl.arange(0, units)[None, :] * octets
+    there = tl.broadcast_to(exists[:, None], [rows, units])
+    word = tl.zeros([rows, units], kind)
+    for k in tl.static_range(octets):
+        word = word | (tl.load(packed + at + k, mask=there, other=0).to(kind) << (8 * k))
+    if unit > 1:
+        turn = tl.arange(0, unit)[None, None, :] * bits
+        word = tl.reshape((word[:, :, None] >> turn) & ((1 << bits) - 1), [rows, columns])
+    return word.to(tl.int32)
+
+
+@triton.jit
 def load_codes(
     packed: tl.tensor,
     inside: tl.tensor,
