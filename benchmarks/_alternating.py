@@ -19,6 +19,7 @@ from fewbits import format, kernels
 Calls = dict[str, Callable[[], Any]]
 Name = TypeVar("Name")
 
+_AHEAD = 2_000_000  # cycles of a GPU, about a millisecond
 _TO_SLEEP = 0.05  # seconds; OpenBLAS's threads wait for 2^26 cycles
 
 
@@ -60,18 +61,28 @@ def _once(call: Callable[[], Any], clock: Callable[[], float] = perf_counter) ->
 
     Those of a library that still wait for its next piece of work would slow down another one.
     """
+    if torch.cuda.is_initialized():
+        return _on_gpu(call)
     sleep(_TO_SLEEP)
-    _wait()
     start = clock()
     call()
-    _wait()
     return clock() - start
 
 
-def _wait() -> None:
-    """Wait until a GPU that the benchmark uses has finished."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+def _on_gpu(call: Callable[[], Any]) -> float:
+    """Return the seconds that a GPU takes for a call.
+
+    It is kept busy before, so that what it computes is timed and not how fast the host asks for it, unless
+    that takes longer.
+    """
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    torch.cuda._sleep(_AHEAD)
+    start.record()
+    call()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / 1e3
 
 
 def compiled_peer(name: str) -> Callable[[torch.Tensor], torch.Tensor]:

@@ -1,7 +1,7 @@
 """A GPU in place of the device that is none: what the host waits for is what CUDA says it waits for.
 
-For ``FEWBITS_TEST_DEVICE=cuda python -m pytest tests/devices -p no:warnings`` on a machine that has one. Copies
-to the device wait for nothing that can be seen, and count only where they wait.
+For ``FEWBITS_TEST_DEVICE=cuda python -m pytest tests/devices -p no:warnings`` on a machine that has one.
+Copies to the device wait for nothing that can be seen, and count only where they wait.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class RealDevice:
     def transfers(self) -> list[Any]:
         """What the host waited for, each a Transfer but for the line of fewbits."""
         for one in self._transfers:
-            one.way, one.what, one.where = "read", str(one.message), "?"
+            one.way, one.what, one.where = "read", str(one.message), f"{one.filename}:{one.lineno}"
         return self._transfers
 
     def put(self, x: torch.Tensor) -> torch.Tensor:

@@ -281,13 +281,30 @@ def _bounded(found: torch.Tensor | None, a: torch.Tensor, b: torch.Tensor, what:
 
 def _vectors() -> Sentences:
     rng = _seeded(5)
-    for name in ("mxfp4", "mxfp8_e4m3", "mxfp6_e2m3", "mxint8", "nvfp4", "mx6", "int4_channel", "posit8_1"):
-        fmt, w, x = parse(name), _normal(rng, 5, 70), _normal(rng, 3, 70)
-        parts = quantize(w, fmt, 1, options(fmt))
-        wide = dequantize(parts, fmt, (5, 70), 1, torch.float32)
-        yield _bounded(gemv(x, parts, fmt, 5), x, wide, f"{name} times vectors")
-        with patch.object(vectors, "is_wide", lambda *_: True):
-            yield _bounded(gemv(x, parts, fmt, 5), x, wide, f"{name} times vectors, by 64 bits")
+    names = (
+        *("mxfp4", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxint8", "nvfp4", "mx6", "vsq8"),
+        *("int4_channel", "int8_tensor", "fp8_e4m3", "fp8_e5m2fnuz", "posit8_1"),
+    )
+    for name in names:
+        for n in (70, 136, 1064):  # 136: words of 32 bits, whose last block is cut short
+            fmt, w, x = parse(name), _normal(rng, 5, n), _normal(rng, 3, n)
+            parts = quantize(w, fmt, 1, options(fmt, nonfinite="saturate"))
+            wide = dequantize(parts, fmt, (5, n), 1, torch.float32)
+            yield _bounded(gemv(x, parts, fmt, 5), x, wide, f"{name} times vectors of {n}")
+            with patch.object(vectors, "is_wide", lambda *_: True):
+                yield _bounded(gemv(x, parts, fmt, 5), x, wide, f"{name} times vectors of {n}, by 64 bits")
+    for name in ("mxfp8_e4m3", "mxfp8_e5m2", "fp8_e4m3"):  # an element or a scale that is not finite
+        w = _normal(rng, 4, 136)
+        w[1, 40], w[2, 100], w[3, 3] = torch.inf, -torch.inf, torch.nan
+        for nonfinite in ("element", "block_nan") if "mx" in name else ("element",):
+            fmt = parse(name)
+            overflow = "inf" if "e5m2" in name else "saturate"
+            parts = quantize(w, fmt, 1, options(fmt, nonfinite=nonfinite, overflow=overflow))
+            wide = dequantize(parts, fmt, (4, 136), 1, torch.float32)
+            found, wanted = gemv(torch.ones(1, 136, device=DEVICE), parts, fmt, 4)[0], wide.sum(1)
+            kinds = [(y.isnan(), y.isposinf(), y.isneginf()) for y in (found, wanted)]
+            alike = all(torch.equal(*both) for both in zip(*kinds, strict=True))
+            yield None if alike else f"{name}, {nonfinite}: {found.tolist()}, not {wanted.tolist()}"
     for sizes in ((2**17, 1, 2**14), (2**17, 2**14, 1), (1, 2**13, 2**13)):
         yield None if vectors.is_wide(*sizes) else f"{sizes} vectors, lines and values are counted in 32 bits"
     yield "small products are counted in 64 bits" if vectors.is_wide(2**15, 2**10, 2**15) else None

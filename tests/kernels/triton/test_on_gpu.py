@@ -130,7 +130,7 @@ def test_compiled_graphs_have_the_bits_of_the_cpu(backend: str) -> None:
 
 
 def without_waiting(call: Callable[[], Any]) -> Any:
-    """Return what a call returns; it fails where the host waits for the GPU. The first call may: it compiles."""
+    """Return what a call returns; it fails where the host waits for the GPU, which a first call may."""
     call()
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")

@@ -231,7 +231,7 @@ def test_a_pool_that_does_not_wait_for_its_threads_is_found(tmp_path: Path) -> N
     pool = (NATIVE / "dispatch" / "pool.cpp").read_text()
     hasty = pool.replace("    p.done.wait(all);\n", "")
     assert hasty != pool
-    # On a busy machine no thread may wake before the caller has done all: it waits until each has begun its part.
+    # On a busy machine no thread may wake before the caller has done all: it waits until each has begun.
     alone = "    run(work, 0, p.parts);\n"
     begun = "    for (auto& thread : p.threads) while (thread.open.load()) std::this_thread::yield();\n"
     assert hasty.count(alone) == 1

@@ -8,8 +8,9 @@ a compiler or chip decides about subnormals. Real scales are products and quotie
 once: ``enable_fp_fusion=False`` keeps the compiler from contracting two of them, and ``tl.div_rn`` is the
 division that rounds. Draws of stochastic rounding are counters of Threefry, by place.
 
-A part of a specification that is more than a number gets a name of its own, ``grid: tl.constexpr = f.grid``, before
-it is handed on: Triton before 3.9 takes it for a value otherwise.
+A part of a specification that is more than a number gets a name of its own before it is handed on, as in
+``grid: tl.constexpr = f.grid``: Triton before 3.9 takes it for a value otherwise. Its minus was 0 - x, which
+has no minus zero, so signs are bits.
 
 No kernel branches on values, reads what another program of the same launch wrote, or waits for the host.
 """

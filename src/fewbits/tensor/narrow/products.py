@@ -25,6 +25,7 @@ from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.tensor.narrow.vectors import times_lines
 
 _ROUNDED = {None: None, "int8_32": ACTIVATION}
+_MOST_ON_DEVICE = 8  # vectors that share a decoded matrix; more are multiplied faster by the unpacked one
 _MOST_COUNTED = 64  # vectors of a product by bits; a matrix unit multiplies more of them faster
 
 
@@ -106,7 +107,7 @@ def _is_counted(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
 def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = None) -> torch.Tensor:
     """Return ``x @ weight.T`` for a packed (n, k) ``weight`` and few vectors x, (..., k): (..., n).
 
-    The packed weight is read once for up to 64 vectors, or 512 with AVX2, without unpacking;
+    The packed weight is read once for up to 64 vectors, or 512 with AVX2 and 8 on a GPU, without unpacking;
     :func:`matmul` does this too.
 
     Args:
@@ -269,7 +270,7 @@ def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> Ty
     """Return whether ``w`` is a packed matrix, with blocks along ``axis``, and x few ordinary vectors."""
     if not isinstance(w, NarrowTensor) or w.ndim != 2 or w.axis != axis or isinstance(x, NarrowTensor):
         return False
-    return 0 < vectors <= kernels.max_vectors(w.format)
+    return 0 < vectors <= (kernels.max_vectors(w.format) if w.is_cpu else _MOST_ON_DEVICE)
 
 
 def _transposed(q: NarrowTensor) -> NarrowTensor:

@@ -10,6 +10,7 @@ import triton.language as tl
 
 from fewbits.formats import Format
 from fewbits.kernels.bits.options import options
+from fewbits.kernels.triton.gemv.words import gemv_words, reads_words
 from fewbits.kernels.triton.values.bits import to_dtype
 from fewbits.kernels.triton.values.decode import (
     element_value,
@@ -137,6 +138,8 @@ def gemv(x: torch.Tensor, parts: tuple[torch.Tensor | None, ...], format: Format
     f = spec(format, chosen)
     assert f is not None
     vectors, n = x.shape
+    if reads_words(f, n):
+        return gemv_words(x, parts, f, lines, wide=is_wide(vectors, lines, n))
     y = torch.empty(vectors, lines, dtype=x.dtype, device=x.device)
     batch = min(triton.next_power_of_2(vectors), _MOST_VECTORS)
     width = min(triton.next_power_of_2(n), _WIDTH)

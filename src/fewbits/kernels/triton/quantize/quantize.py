@@ -5,7 +5,7 @@ Equal to :mod:`fewbits.kernels.reference.quantize.quantize`.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -43,6 +43,76 @@ class Units(NamedTuple):
     codes: int
     scales: int
     shifts: int
+
+
+@triton.jit
+def _drawn(
+    place: tl.tensor,
+    row: tl.tensor,
+    seed_low: tl.tensor,
+    seed_high: tl.tensor,
+    f: tl.constexpr,
+    full: tl.constexpr,
+) -> Any:
+    """Return the draws of a tile, where values round by them."""
+    rows: tl.constexpr = place.shape[0]
+    width: tl.constexpr = place.shape[1]
+    if f.rounding != "stochastic":
+        drawn = tl.zeros([rows, width], tl.uint32)
+    elif full > 0 and f.random_bits == 16 and rows * width % 128 == 0:
+        drawn = draws_in_order(tl.min(row, axis=0) * width, seed_low, seed_high, rows, width)
+    else:
+        drawn = draws(place, seed_low, seed_high, f.random_bits)
+    return drawn
+
+
+@triton.jit
+def _store_codes(
+    codes: tl.tensor,
+    found: tl.tensor,
+    inside: tl.tensor,
+    exists: tl.tensor,
+    row: tl.tensor,
+    line: tl.tensor,
+    first: tl.tensor,
+    n: tl.tensor,
+    f: tl.constexpr,
+    units: tl.constexpr,
+    full: tl.constexpr,
+) -> None:
+    bits: tl.constexpr = f.table.bits if f.grid is None else f.grid.bits
+    if full > 0 and units.codes > 0:
+        store_rows(codes, found, exists, row, bits, units.codes)
+    else:
+        store_codes(codes, tl.where(inside, found, 0), inside, line, first, n, bits, units.codes)
+
+
+@triton.jit
+def _store_scales(
+    scales: tl.tensor,
+    shifts: tl.tensor,
+    scale: tl.tensor,
+    shift: tl.tensor,
+    exists: tl.tensor,
+    begins: tl.tensor,
+    line: tl.tensor,
+    group: tl.tensor,
+    groups: tl.tensor,
+    n: tl.tensor,
+    f: tl.constexpr,
+    units: tl.constexpr,
+) -> None:
+    if f.scaling != "none":
+        if f.shared == "tensor" and f.per_scale == 0:
+            begins = begins & (line == 0) & (group == 0)
+        store_codes(scales, scale[:, None], begins[:, None], line, group, groups, f.scale.bits, units.scales)
+    if f.per_shift > 0:
+        per_group: tl.constexpr = f.width // f.per_shift
+        of_line = (n + f.per_shift - 1) // f.per_shift
+        item = (group * per_group)[:, None] + tl.arange(0, per_group)[None, :]
+        there = exists[:, None] & (item < of_line)
+        shift = tl.where(there, shift, 0)
+        store_codes(shifts, shift, there, line, group * per_group, of_line, f.shift_bits, units.shifts)
 
 
 @triton.jit(do_not_specialize=["seed_low", "seed_high"])
@@ -105,38 +175,17 @@ def quantize_kernel(
             shared = line * groups + group
         of_row = tl.load(largest + shared, mask=exists, other=0)
         bad_row = tl.load(bad + shared, mask=exists, other=0)
-    drawn = tl.zeros([rows, width], tl.uint32)
-    if f.rounding == "stochastic":
-        if full > 0 and f.random_bits == 16 and rows * width % 128 == 0:
-            drawn = draws_in_order(tl.min(row, axis=0) * width, seed_low, seed_high, rows, width)
-        else:
-            drawn = draws(place, seed_low, seed_high, f.random_bits)
+    drawn = _drawn(place, row, seed_low, seed_high, f, full)
     found, value, scale, shift, above = round_tile(
         v, drawn, of_row, bad_row, keys, table_codes, rising, by_code, f
     )
     if y is not None:
         tl.store(y + place, to_dtype(value, y.dtype.element_ty), mask=inside)
     else:
-        bits: tl.constexpr = f.table.bits if f.grid is None else f.grid.bits
-        if full > 0 and units.codes > 0:
-            store_rows(codes, found, exists, row, bits, units.codes)
-        else:
-            found = tl.where(inside, found, 0)
-            store_codes(codes, found, inside, line, group * size + part * width, n, bits, units.codes)
+        first = group * size + part * width
+        _store_codes(codes, found, inside, exists, row, line, first, n, f, units, full)
         begins = exists & (part == 0)
-        if f.scaling != "none":
-            if f.shared == "tensor" and f.per_scale == 0:
-                begins = begins & (line == 0) & (group == 0)
-            store_codes(
-                scales, scale[:, None], begins[:, None], line, group, groups, f.scale.bits, units.scales
-            )
-        if f.per_shift > 0:
-            per_group: tl.constexpr = f.width // f.per_shift
-            of_line = (n + f.per_shift - 1) // f.per_shift
-            item = (group * per_group)[:, None] + tl.arange(0, per_group)[None, :]
-            there = exists[:, None] & (item < of_line)
-            shift = tl.where(there, shift, 0)
-            store_codes(shifts, shift, there, line, group * per_group, of_line, f.shift_bits, units.shifts)
+        _store_scales(scales, shifts, scale, shift, exists, begins, line, group, groups, n, f, units)
         if f.scaling == "outer":
             if f.shared == "tensor":
                 begins = begins & (line == 0)

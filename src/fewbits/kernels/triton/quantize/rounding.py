@@ -113,7 +113,7 @@ def round_tile(
             codes = with_sign(code, negative, not_a_number, grid)
             minus = (negative != 0) if grid.signed_zero else (negative != 0) & (code != 0)
             found = times_power_of(found, exponent, f)
-            y = float_of(bits_of(found) | (minus.to(tl.int32) << 31))  # Triton's minus is 0 - x: of zero, zero
+            y = float_of(bits_of(found) | (minus.to(tl.int32) << 31))
             if grid.nan is not None:
                 y = tl.where(not_a_number, float("nan"), y)
         else:

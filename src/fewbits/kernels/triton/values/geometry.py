@@ -61,7 +61,7 @@ def lines_of(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, Lines]:
 
 
 def in_one_line(lines: Lines, spec: Spec) -> Lines:
-    """Return lines that lie one behind the other as a single one, where that changes neither blocks nor bytes.
+    """Return lines that lie one behind the other as a single one, where neither blocks nor bytes change.
 
     A program then divides by no number of groups.
     """

@@ -1,9 +1,10 @@
 """Rounding by few instructions, of the cases that are asked for most: to nearest even, or by 16 drawn bits.
 
-A magnitude is multiplied by a power of two until its step is that of the element. To nearest: a number whose
-last bit is this step is added and taken away again, which rounds once. By draws: below the smallest binade the
-magnitude becomes an integer of 16 bits behind the step, above it its bits are one already, to which what was
-drawn is added before both are cut. Products that leave the normal numbers lie far below half a step.
+A magnitude is multiplied by a power of two until its step is that of the element. To nearest: a number
+whose last bit is this step is added and taken away again, which rounds once. By draws: below the smallest
+binade the magnitude becomes an integer of 16 bits behind the step, above it its bits are one already, to
+which what was drawn is added before both are cut. Products that leave the normal numbers lie far below half a
+step.
 """
 
 from __future__ import annotations

@@ -171,8 +171,8 @@ def _quick(format: Format, options: Options) -> Quick | None:
     if grid is None or options.overflow != "saturate" or not (of_draws or options.rounding == "nearest_even"):
         return None
     m, emin = grid.mantissa_bits, grid.emin
-    # Sums with the number whose last bit is a step, and counts of 16 bits behind it, are not to overflow; half a
-    # step is to be far above the subnormals, which products may round to.
+    # Sums with the number whose last bit is a step, and counts of 16 bits behind it, are not to overflow;
+    # half a step is to be far above the subnormals, which products may round to.
     if m > 14 or element.emax + 23 - m > 120 or emin - m < -100:
         return None
     if (
