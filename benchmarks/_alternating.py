@@ -89,6 +89,7 @@ def compiled_peer(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return what torch.compile makes of rounding to a format by operations of torch."""
     from fewbits.kernels import portable
 
+    torch._dynamo.reset()  # the graphs of other formats count as many of this one
     target = format(name)
     chosen = kernels.options(target)
     return torch.compile(lambda x: portable.fake_quantize(x, target, -1, chosen, None))

@@ -25,6 +25,7 @@ from fewbits.kernels.bits.scale_rules import SCALE_RULES
 from fewbits.kernels.ops import by_triton
 from fewbits.kernels.reference.feedback.feedback import quantize_with_feedback as feedback_by_definition
 from fewbits.kernels.reference.top_k.top_k import top_k as top_k_by_definition
+from fewbits.kernels.reference.values.stochastic import draws as draw
 from fewbits.kernels.triton.dequantize.dequantize import dequantize, dequantize_add
 from fewbits.kernels.triton.gemm.product import multiplies, product, scales_products
 from fewbits.kernels.triton.gemv import gemv as vectors
@@ -60,6 +61,7 @@ _MADE = (
     "block(element=fixed(24,frac=20),scale=e8m0,size=16)",
     "block(element=int(3),scale=exponent(5,bias=15),size=6)",
 )
+_NOT_RAISED = {"fp4_e2m1": "saturate", "int8_tensor": "saturate", _MADE[4]: "saturate"}
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Several programs each, and no more: the interpreter takes a tenth of a second for one.
 _SHAPES = ((33,), (3, 40), (2, 1, 33), (2, 3, 2, 9), (), (35, 3), (2, 192), (3, 512))
@@ -494,8 +496,34 @@ def _broken() -> Sentences:
         yield difference(None, found, defined(_array(x), fmt, 1, chosen).values, name)
 
 
+def _extreme_draws() -> Sentences:
+    """Compare infinities and values next to the ends where a draw is the smallest, and where the largest."""
+    places = np.arange(64)
+    for end in (0, 0xFFFF):
+        seed = next(seed for seed in range(10**6) if end in draw(places, seed, 16))
+        at = int(np.flatnonzero(draw(places, seed, 16) == end)[0])
+        for name in (
+            "e8m0",
+            "posit8_1",
+            "fp8_e4m3",
+            "fp8_e5m2",
+            "fp4_e2m1",
+            _MADE[4],
+            "mxfp4",
+            "int8_tensor",
+        ):
+            fmt = parse(name)
+            chosen = options(fmt, rounding="stochastic", seed=seed, nonfinite=_NOT_RAISED.get(name))
+            for value in (torch.inf, -torch.inf, 3.4e38, -3.4e38, 1.7, 2.0**-149, fmt.element.max):
+                x = torch.ones(1, 64, device=DEVICE)
+                x[0, at] = value
+                wanted = defined(_array(x), fmt, 1, chosen).values
+                found = _array(fake_quantize(x, fmt, 1, chosen))
+                yield difference(None, found, wanted, f"{name}, {value} where {end} is drawn")
+
+
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
-    "others": (_decisive, _amax, _both_axes, _feedback, _ranks),
+    "others": (_decisive, _amax, _both_axes, _feedback, _ranks, _extreme_draws),
     "products": (_vectors, _matrices, _second_step, _far_scales, _stacks, _surface),
     "layers": (_layers_by_both_axes,),
     "broken": (_broken,),

@@ -25,7 +25,7 @@ from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.tensor.narrow.vectors import times_lines
 
 _ROUNDED = {None: None, "int8_32": ACTIVATION}
-_MOST_ON_DEVICE = 8  # vectors that share a decoded matrix; more are multiplied faster by the unpacked one
+_MOST_ON_DEVICE = 2  # vectors that share a decoded matrix; more are multiplied faster by the unpacked one
 _MOST_COUNTED = 64  # vectors of a product by bits; a matrix unit multiplies more of them faster
 
 
@@ -107,7 +107,7 @@ def _is_counted(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
 def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = None) -> torch.Tensor:
     """Return ``x @ weight.T`` for a packed (n, k) ``weight`` and few vectors x, (..., k): (..., n).
 
-    The packed weight is read once for up to 64 vectors, or 512 with AVX2 and 8 on a GPU, without unpacking;
+    The packed weight is read once for up to 64 vectors, or 512 with AVX2 and 2 on a GPU, without unpacking;
     :func:`matmul` does this too.
 
     Args:

@@ -17,8 +17,10 @@ from fewbits.kernels.triton.values.decode import load_outer, load_scales, scale_
 from fewbits.kernels.triton.values.quick import power_of
 from fewbits.kernels.triton.values.spec import Spec
 
-_WORDS = 128  # of a line at once
-_LINES = 8  # that share the values of the vectors; 4 with more than two vectors
+# Lines that share the values of the vectors, and words of each at once: measured on an H100, with few vectors and
+# with more.
+_FEW = (4, 128)
+_MORE = (16, 32)
 _MOST_VECTORS = 8  # that share a decoded matrix; of more, each eight decode it anew
 _WARPS = 4
 
@@ -125,7 +127,8 @@ def gemv_words(
     count = n * f.grid.bits // 32
     y = torch.empty(vectors, lines, dtype=x.dtype, device=x.device)
     batch = min(triton.next_power_of_2(vectors), _MOST_VECTORS)
-    rows = min(_LINES if batch <= 2 else _LINES // 2, triton.next_power_of_2(lines))
+    rows, width = _FEW if batch <= 2 else _MORE
+    rows = min(rows, triton.next_power_of_2(lines))
     # Here nothing but the order of sums depends on contraction, and it halves the instructions.
     words_kernel[(triton.cdiv(lines, rows), triton.cdiv(vectors, batch))](
         x.contiguous(),
@@ -140,7 +143,7 @@ def gemv_words(
         step=2.0 ** (f.grid.emin - f.grid.m) if f.grid.sign == "twos_complement" else 1.0,
         batch=batch,
         rows=rows,
-        width=min(_WORDS, triton.next_power_of_2(count)),
+        width=min(width, triton.next_power_of_2(count)),
         wide=wide,
         num_warps=_WARPS,
         enable_fp_fusion=True,

@@ -166,7 +166,8 @@ def encode_table(
         x = tl.minimum(tl.maximum(x, tl.load(rising)), tl.load(rising + e.places - 1))
         one: tl.constexpr = 4294967296.0 if random_bits == 32 else 65536.0
         up = tl.floor((x - below) / (above - below) * one) + drawn.to(tl.float64) >= one
-        place = low + (up | (x == above)).to(tl.int32)
+        infinite = (scaled == INFINITY) & (negative == 0)  # beyond a last value of 2^128 too, which is NaN
+        place = low + (up | (x == above) | infinite).to(tl.int32)
     code = tl.load(codes + place)
     not_a_number = magnitude > INFINITY
     if e.infinity_is_nan:
