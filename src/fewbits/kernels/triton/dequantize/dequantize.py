@@ -19,7 +19,7 @@ from fewbits.kernels.triton.values.geometry import (
     walk,
     work_of,
 )
-from fewbits.kernels.triton.values.packing import load_rows, load_tile, unit_of
+from fewbits.kernels.triton.values.packing import load_rows, unit_of
 from fewbits.kernels.triton.values.spec import spec
 from fewbits.kernels.triton.values.tables import tables
 
@@ -53,11 +53,15 @@ def dequantize_kernel(
     width: tl.constexpr = f.width
     first = group * size + part * width
     if unit > 0:
+        bits: tl.constexpr = f.grid.bits
         if full > 0:
-            found = load_rows(codes, exists, row_of(rows, wide), f.grid.bits, unit, width)
+            begin = row_of(rows, wide) * (width * bits // 8)
+            found = load_rows(codes, begin, None, exists, bits, unit, width)
             inside = tl.broadcast_to(exists[:, None], [rows, width])
         else:
-            found = load_tile(codes, exists, line, first, n, f.grid.bits, unit, width)
+            line_bytes = (n * bits + 7) // 8
+            begin = line * line_bytes + first * bits // 8
+            found = load_rows(codes, begin, (line + 1) * line_bytes, exists, bits, unit, width)
         value = value_of_codes(
             found, scales, shifts, outer, line[:, None], i, first[:, None], inside, exists[:, None], n, f
         )

@@ -19,7 +19,7 @@ from fewbits.kernels.triton.values.decode import (
     load_values,
     scale_value,
 )
-from fewbits.kernels.triton.values.packing import load_tile, unit_of
+from fewbits.kernels.triton.values.packing import load_rows, unit_of
 from fewbits.kernels.triton.values.quick import power_of
 from fewbits.kernels.triton.values.spec import Spec, spec
 from fewbits.kernels.triton.values.tables import tables
@@ -94,7 +94,11 @@ def _tile(
     blocks: tl.constexpr = width // size
     of_scale: tl.constexpr = f.scale
     none = tl.zeros([1, 1], tl.int32)
-    y = element_value(load_tile(codes, exists, line, line * 0 + start, n, f.grid.bits, unit, width), none, f)
+    bits: tl.constexpr = f.grid.bits
+    line_bytes = (n * bits + 7) // 8
+    begin = line * line_bytes + start * bits // 8
+    found = load_rows(codes, begin, (line + 1) * line_bytes, exists, bits, unit, width)
+    y = element_value(found, none, f)
     if f.scaling != "none":
         first = start + tl.arange(0, blocks)[None, :] * size
         there = exists[:, None] & (first < n)

@@ -17,8 +17,8 @@ from fewbits.kernels.triton.values.decode import load_outer, load_scales, scale_
 from fewbits.kernels.triton.values.quick import power_of
 from fewbits.kernels.triton.values.spec import Spec
 
-# Lines that share the values of the vectors, and words of each at once: measured on an H100, with few vectors and
-# with more.
+# Lines that share the values of the vectors, and words of each at once, with few vectors and with more: the
+# fastest on an H100.
 _FEW = (4, 128)
 _MORE = (16, 32)
 _MOST_VECTORS = 8  # that share a decoded matrix; of more, each eight decode it anew

@@ -87,22 +87,34 @@ def store_rows(
 @triton.jit
 def load_rows(
     packed: tl.tensor,
+    begin: tl.tensor,
+    end: tl.tensor,
     exists: tl.tensor,
-    row: tl.tensor,
     bits: tl.constexpr,
     unit: tl.constexpr,
     columns: tl.constexpr,
 ) -> Any:
-    """Return int32 codes, (rows, columns): what :func:`store_rows` stored, each byte read once."""
-    rows: tl.constexpr = row.shape[0]
+    """Return int32 codes, (rows, columns), each byte read once.
+
+    Args:
+        packed: where packed lines lie.
+        begin: the byte of each row in which its first code begins, (rows,).
+        end: the byte behind its last one; codes from there on are zero. None where all columns are there.
+        exists: which rows; the codes of others are zero.
+        bits: of a code.
+        unit: how many codes fill whole bytes.
+        columns: of a row.
+    """
+    rows: tl.constexpr = begin.shape[0]
     units: tl.constexpr = columns // unit
     octets: tl.constexpr = unit * bits // 8
     kind: tl.constexpr = tl.int32 if unit * bits <= 32 else tl.int64
-    at = row[:, None] * (units * octets) + tl.arange(0, units)[None, :] * octets
+    at = begin[:, None] + tl.arange(0, units)[None, :] * octets
     there = tl.broadcast_to(exists[:, None], [rows, units])
     word = tl.zeros([rows, units], kind)
     for k in tl.static_range(octets):
-        word = word | (tl.load(packed + at + k, mask=there, other=0).to(kind) << (8 * k))
+        inside = there if end is None else there & (at + k < end[:, None])
+        word = word | (tl.load(packed + at + k, mask=inside, other=0).to(kind) << (8 * k))
     if unit > 1:
         turn = tl.arange(0, unit)[None, None, :] * bits
         word = tl.reshape((word[:, :, None] >> turn) & ((1 << bits) - 1), [rows, columns])
@@ -134,38 +146,6 @@ def load_codes(
     if bits < 32:
         word = ((word >> turn) & ((1 << bits) - 1)).to(tl.int32)
     return word
-
-
-@triton.jit
-def load_tile(
-    packed: tl.tensor,
-    exists: tl.tensor,
-    line: tl.tensor,
-    first: tl.tensor,
-    count: tl.tensor,
-    bits: tl.constexpr,
-    unit: tl.constexpr,
-    columns: tl.constexpr,
-) -> Any:
-    """Return int32 codes, (rows, columns): what :func:`store_codes` stored with a unit.
-
-    Each byte is read once. Beyond the line, and where a row does not exist, the codes are anything.
-    """
-    rows: tl.constexpr = line.shape[0]
-    line_bytes = (count * bits + 7) // 8
-    units: tl.constexpr = columns // unit
-    octets: tl.constexpr = unit * bits // 8
-    kind: tl.constexpr = tl.int32 if unit * bits <= 32 else tl.int64
-    start = (first[:, None] + tl.arange(0, units)[None, :] * unit) * bits // 8
-    word = tl.zeros([rows, units], kind)
-    for k in tl.static_range(octets):
-        there = exists[:, None] & (start + k < line_bytes)
-        octet = tl.load(packed + line[:, None] * line_bytes + start + k, mask=there, other=0)
-        word = word | (octet.to(kind) << (8 * k))
-    if unit > 1:
-        turn = tl.arange(0, unit)[None, None, :] * bits
-        word = tl.reshape((word[:, :, None] >> turn) & ((1 << bits) - 1), [rows, columns])
-    return word.to(tl.int32)
 
 
 @triton.jit
