@@ -61,7 +61,9 @@ _MADE = (
     "block(element=fixed(24,frac=20),scale=e8m0,size=16)",
     "block(element=int(3),scale=exponent(5,bias=15),size=6)",
 )
-_NOT_RAISED = {"fp4_e2m1": "saturate", "int8_tensor": "saturate", _MADE[4]: "saturate"}
+_NOT_RAISED = dict.fromkeys(
+    ("fp4_e2m1", "int8", "uint4", "fixed16_f10", "int8_tensor", "ternary", _MADE[4]), "saturate"
+)
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Several programs each, and no more: the interpreter takes a tenth of a second for one.
 _SHAPES = ((33,), (3, 40), (2, 1, 33), (2, 3, 2, 9), (), (35, 3), (2, 192), (3, 512))
@@ -513,13 +515,16 @@ def _extreme_draws() -> Sentences:
             "int8_tensor",
         ):
             fmt = parse(name)
-            chosen = options(fmt, rounding="stochastic", seed=seed, nonfinite=_NOT_RAISED.get(name))
+            random = options(fmt, rounding="stochastic", seed=seed, nonfinite=_NOT_RAISED.get(name))
+            nearest = options(fmt, nonfinite=_NOT_RAISED.get(name))
             for value in (torch.inf, -torch.inf, 3.4e38, -3.4e38, 1.7, 2.0**-149, fmt.element.max):
                 x = torch.ones(1, 64, device=DEVICE)
                 x[0, at] = value
-                wanted = defined(_array(x), fmt, 1, chosen).values
-                found = _array(fake_quantize(x, fmt, 1, chosen))
-                yield difference(None, found, wanted, f"{name}, {value} where {end} is drawn")
+                for chosen in (random, nearest):
+                    wanted = defined(_array(x), fmt, 1, chosen).values
+                    found = _array(fake_quantize(x, fmt, 1, chosen))
+                    what = f"{name}, {chosen.rounding}, {value} where {end} is drawn"
+                    yield difference(None, found, wanted, what)
 
 
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
