@@ -190,10 +190,21 @@ inline Sums add_scaled(Words order, Words of_blocks, const i32* offsets, const f
     return _mm512_add_ps(sum, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(of_blocks, load(offsets))), s));
 }
 
-constexpr bool totals_in_registers = false;
+// The sum of all lanes in the order of `total`: what lies eight, four, two and one block apart.
 template <bool nibbles>
-inline float total_of(const Sums*) {
-    return 0;
+inline float total_of(const Sums* sums) {
+    const auto add_halves = [](__m512 v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); };
+    __m256 two;
+    if constexpr (nibbles) {
+        // Lane 4 q + r has block 4 r + q.
+        const __m512 eight = _mm512_add_ps(sums[0], _mm512_permute_ps(sums[0], 0x4e)), four = _mm512_add_ps(eight, _mm512_permute_ps(eight, 0xb1));
+        two = add_halves(four);
+    } else {
+        // Lane 8 h + 4 q + r has block 8 h + 2 r + q.
+        const __m256 eight = add_halves(sums[0]), four = _mm256_add_ps(eight, _mm256_permute_ps(eight, 0x4e));
+        two = _mm256_add_ps(four, _mm256_permute_ps(four, 0xb1));
+    }
+    return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
 }
 
 inline void write_sums(const Sums* sums, float* out) { _mm512_storeu_ps(out, sums[0]); }
@@ -237,8 +248,6 @@ inline Sums add_scaled(Words order, Words of_blocks, const i32* offsets, const f
     const Sums s = _mm256_mul_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(scales), order), _mm256_loadu_ps(x_scales));
     return _mm256_add_ps(sum, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(of_blocks, load(offsets))), s));
 }
-
-constexpr bool totals_in_registers = true;
 
 // The sum of all lanes in the order of `total`, by the order of blocks that the lanes have: eight less those beside them
 // first, then what lies four, two and one block apart.
@@ -393,13 +402,12 @@ inline void add_steps(const Gemv& job, const Integers& k, const PreparedDequanti
     for (i64 l = 0; l < lines; ++l) {
         // From the order of lanes to that of blocks.
         alignas(64) float ordered[blocks_in_step];
-        if (ends && totals_in_registers) {
+        if (ends) {
             totals[l] = total_of<nibbles>(sums[l]);
             continue;
         }
         write_sums(sums[l], ordered);
         for (i64 i = 0; i < blocks_in_step; ++i) in_lanes[l][k.order[i]] = ordered[i];
-        if (ends) totals[l] = total(in_lanes[l]);
     }
 }
 
