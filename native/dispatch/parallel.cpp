@@ -54,9 +54,10 @@ Geometry rows_of(std::int64_t batch, std::int64_t n) {
     return g;
 }
 
-// Whether no value of x is subnormal, which units for bfloat16 take for zero.
+// Whether no value of x is subnormal, nor any sum of some of them, which units for bfloat16 take for zero: with eight bits a value
+// they are multiples of 2^-7 of the least one.
 bool is_normal(const Kernels& kernels, const float* x, const Geometry& g) {
-    return kernels.measure(x, Real::f32, g, 0, kernels.measure_items(g)).smallest >= std::numeric_limits<float>::min();
+    return kernels.measure(x, Real::f32, g, 0, kernels.measure_items(g)).smallest >= std::numeric_limits<float>::min() * 128.0f;
 }
 
 // Bytes of what the vectors of a product become before: float32, and integers with their scales.
