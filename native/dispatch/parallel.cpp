@@ -16,8 +16,9 @@ namespace fewbits {
 namespace {
 
 constexpr std::int64_t cache_line = 64;  // bytes
-// Of products with few vectors: how many values a thread takes at once, 5 to 20 microseconds.
-constexpr std::int64_t values_taken = 1 << 18;
+// Of products with few vectors: how many values a thread takes at once, 5 to 20 microseconds, and of large matrices in how many
+// turns: what a turn begins with, prefetching above all, is then nothing beside its work.
+constexpr std::int64_t values_taken = 1 << 18, turns_of_thread = 64;
 
 }  // namespace
 
@@ -53,9 +54,10 @@ Geometry rows_of(std::int64_t batch, std::int64_t n) {
     return g;
 }
 
-// Whether no value of x is subnormal, which units for bfloat16 take for zero.
+// Whether no value of x is subnormal, nor any sum of some of them, which units for bfloat16 take for zero: with eight bits a value
+// they are multiples of 2^-7 of the least one.
 bool is_normal(const Kernels& kernels, const float* x, const Geometry& g) {
-    return kernels.measure(x, Real::f32, g, 0, kernels.measure_items(g)).smallest >= std::numeric_limits<float>::min();
+    return kernels.measure(x, Real::f32, g, 0, kernels.measure_items(g)).smallest >= std::numeric_limits<float>::min() * 128.0f;
 }
 
 // Bytes of what the vectors of a product become before: float32, and integers with their scales.
@@ -111,7 +113,9 @@ void gemv(const Kernels& kernels, Gemv job, const void* x, void* y, Real type, c
            [&](int, std::int64_t first, std::int64_t last) { kernels.gemv_pack(job, first, last); });
     // Some lines at a time to whoever is free: a thread that other work holds up, or that wakes late, does fewer.
     const std::int64_t multiple = kernels.gemv_lines(job);
-    const std::int64_t together = count_of(values_taken / std::max<std::int64_t>(job.n * job.batch, 1) + 1, multiple) * multiple;
+    const std::int64_t by_values = values_taken / std::max<std::int64_t>(job.n * job.batch, 1) + 1;
+    const std::int64_t by_turns = job.lines / (turns_of_thread * threads);
+    const std::int64_t together = count_of(std::max(by_values, by_turns), multiple) * multiple;
     std::atomic<std::int64_t> next{0};
     divide(job.lines, job.lines * job.n, threads, [&](int thread, std::int64_t, std::int64_t) {
         bool prepared = false;

@@ -14,7 +14,7 @@ struct Gemv {
     const std::uint8_t *codes, *scales, *shifts;
     const float* outer;
     const float* x;  // (batch, n)
-    bool narrow;     // whether every value of x is a normal bfloat16, or zero
+    bool narrow;     // whether every value of x is a bfloat16 of 2^-119 or more, or zero
     // x rounded to integers in blocks of 32, and the scale of each block: then x has their products. Else null.
     const std::int8_t* x_codes;
     const float* x_scales;

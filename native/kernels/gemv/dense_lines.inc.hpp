@@ -23,7 +23,7 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::outer_scale, pa
 using decoded_lines::dot_decoded, decoded_lines::rows_in_sums;
 using looked_up_lines::gemv_lookups, looked_up_lines::permute_for_lookups, looked_up_lines::takes_lookups;
 using several_rows::gemv_several;
-using nibbles::gemv_nibbles, nibbles::permute_for_nibbles, nibbles::takes_nibbles;
+using nibbles::gemv_nibbles, nibbles::is_narrow, nibbles::permute_for_narrow_nibbles, nibbles::permute_for_nibbles, nibbles::takes_nibbles;
 using numbers::least, numbers::tile;
 using unit_lines::gemv_units, unit_lines::multiply_by_unit, unit_lines::takes_units;
 
@@ -66,7 +66,8 @@ inline const float* permuted_for(const Gemv& job, bool prepared, float* room) {
     const bool nibbles = takes_nibbles(job), lookups = takes_lookups(job);
     if (!nibbles && !lookups && !takes_units(job)) return nullptr;
     if (prepared) return room;
-    if (nibbles) permute_for_nibbles(job.x, job.n, room);
+    if (nibbles && is_narrow(job)) permute_for_narrow_nibbles(job.x, job.n, reinterpret_cast<u16*>(room));
+    else if (nibbles) permute_for_nibbles(job.x, job.n, room);
     else if (lookups) permute_for_lookups(job, room);
     else multiply_by_unit(job, room);
     return room;

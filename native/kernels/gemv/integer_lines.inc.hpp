@@ -33,7 +33,7 @@ constexpr i64 bytes_ahead = 2048;
 
 // What the lines of one job share: the integers of the codes, and where in a step the block of each lane is.
 struct Integers {
-    i32 value[256];
+    i32 value[256];  // of as many codes as there are
     u8 table[64];  // four bits: the integers plus the offset, four times
     i32 order[blocks_in_step];
     float unit;  // what one is worth
@@ -45,16 +45,17 @@ struct Integers {
 inline bool set_values(const Grid& g, Integers& k) {
     alignas(64) i32 codes[256];
     alignas(64) float ones[256], values[256];
+    // Those there are and no more: every call with few lines pays for this.
     const i32 count = 1 << g.bits, at_most = g.bits == 4 ? nibble_offset - 1 : 128;
-    for (i32 i = 0; i < 256; ++i) {
-        codes[i] = i % count;
+    for (i32 i = 0; i < count; ++i) {
+        codes[i] = i;
         ones[i] = 1.0f;
     }
     // The values come from the same function that decodes everything else.
-    decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, values, 256);
+    decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, values, count);
     k.unit = power_of_two(g.emin - g.m);
     bool fits = g.emin - g.m >= -126;
-    for (i32 i = 0; i < 256; ++i) {
+    for (i32 i = 0; i < count; ++i) {
         const float in_units = values[i] / k.unit;  // a power of two: exact
         const bool within = in_units >= static_cast<float>(-at_most) && in_units <= static_cast<float>(at_most);
         k.value[i] = within ? static_cast<i32>(in_units) : 0;
@@ -147,6 +148,10 @@ inline void prepare_row(const Gemv& job, const Integers& k, i64 b, u8* workspace
 #if defined(__AVX512F__)
 
 using Words = __m512i;
+using Sums = __m512;
+constexpr i64 lanes = 16, lines_side_by_side = 4;
+
+inline Words load(const void* p) { return _mm512_loadu_si512(p); }
 
 // Lane i of the result: the sum of four lanes that become neighbours, of register i % 4.
 inline Words add_lanes(const Words* d) {
@@ -155,133 +160,99 @@ inline Words add_lanes(const Words* d) {
     return _mm512_add_epi32(_mm512_unpacklo_epi64(first, second), _mm512_unpackhi_epi64(first, second));
 }
 
-// The sums of the 16 blocks of a step, 256 bytes of codes. Two byte shuffles look up 128 integers, two instructions
-// multiply them.
+// Blocks of bytes are half a register: quarters 0 and 1, or 2 and 3.
+inline Words join(Words a, Words b) { return _mm512_add_epi32(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd)); }
+
+// The products of 128 codes, four or eight of a block in a lane: two byte shuffles look up integers, two instructions multiply.
 template <bool byte_products>
-inline void nibble_sums(const Integers& k, const u8* codes, const i8* x, Words* sums) {
-    const Words table = _mm512_loadu_si512(k.table), nibble = _mm512_set1_epi8(15), one = _mm512_set1_epi16(1);
-    Words d[4];
-#pragma GCC unroll 4
-    for (i64 r = 0; r < 4; ++r) {
-        const Words c = _mm512_loadu_si512(codes + 64 * r);
-        const Words even = _mm512_shuffle_epi8(table, _mm512_and_si512(c, nibble));
-        const Words odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(c, 4), nibble));
-        const Words x0 = _mm512_loadu_si512(x + 128 * r), x1 = _mm512_loadu_si512(x + 128 * r + 64);
-        if (byte_products)
-            d[r] = add_byte_products(add_byte_products(_mm512_setzero_si512(), even, x0), odd, x1);
-        else  // four products of at most 63 x 127 fit 16 bits
-            d[r] = _mm512_madd_epi16(_mm512_add_epi16(_mm512_maddubs_epi16(even, x0), _mm512_maddubs_epi16(odd, x1)), one);
-    }
-    sums[0] = add_lanes(d);
+__attribute__((always_inline)) inline Words nibble_products(Words table, Words c, const i8* x) {
+    const Words nibble = _mm512_set1_epi8(15), x0 = load(x), x1 = load(x + 64);
+    const Words even = _mm512_shuffle_epi8(table, _mm512_and_si512(c, nibble));
+    const Words odd = _mm512_shuffle_epi8(table, _mm512_and_si512(_mm512_srli_epi16(c, 4), nibble));
+    if (byte_products) return add_byte_products(add_byte_products(_mm512_setzero_si512(), even, x0), odd, x1);
+    // Four products of at most 63 x 127 fit 16 bits.
+    return _mm512_madd_epi16(_mm512_add_epi16(_mm512_maddubs_epi16(even, x0), _mm512_maddubs_epi16(odd, x1)), _mm512_set1_epi16(1));
 }
 
-// The same of 512 bytes of codes.
+// The same of 64 codes of a byte.
 template <bool byte_products>
-inline void byte_sums(const Integers&, const u8* codes, const i8* x, Words* sums) {
-    const Words high = _mm512_set1_epi8(-128), one = _mm512_set1_epi16(1);
-    Words d[8];
-#pragma GCC unroll 8
-    for (i64 r = 0; r < 8; ++r) {
-        const Words c = _mm512_loadu_si512(codes + 64 * r), v = _mm512_loadu_si512(x + 64 * r);
-        if (byte_products) {
-            d[r] = add_byte_products(_mm512_setzero_si512(), _mm512_xor_si512(c, high), v);
-        } else {  // two products of at most 128 x 127 fit 16 bits
-            const Words signed_x = _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(c), _mm512_setzero_si512(), v);
-            d[r] = _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(c), signed_x), one);
-        }
-    }
-    // A block is half a register: quarters 0 and 1, or 2 and 3.
-    const Words a = add_lanes(d), b = add_lanes(d + 4);
-    sums[0] = _mm512_add_epi32(_mm512_shuffle_i64x2(a, b, 0x88), _mm512_shuffle_i64x2(a, b, 0xdd));
+__attribute__((always_inline)) inline Words products_of_bytes(Words c, const i8* x) {
+    const Words v = load(x);
+    if (byte_products) return add_byte_products(_mm512_setzero_si512(), _mm512_xor_si512(c, _mm512_set1_epi8(-128)), v);
+    // Two products of at most 128 x 127 fit 16 bits.
+    const Words signed_x = _mm512_mask_sub_epi8(v, _mm512_movepi8_mask(c), _mm512_setzero_si512(), v);
+    return _mm512_madd_epi16(_mm512_maddubs_epi16(_mm512_abs_epi8(c), signed_x), _mm512_set1_epi16(1));
 }
 
-constexpr i64 lanes = 16;
-
-// sums += products, each rounded: the definition has no fused operation.
-inline void add_scaled(const Integers& k, const Words* of_blocks, const i32* offsets, const float* x_scales, const float* scales, __m512* sums) {
-    const __m512 ordered = _mm512_permutexvar_ps(_mm512_loadu_si512(k.order), _mm512_loadu_ps(scales));
-    const __m512 s = _mm512_mul_ps(ordered, _mm512_loadu_ps(x_scales));
-    sums[0] = _mm512_add_ps(sums[0], _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(of_blocks[0], _mm512_loadu_si512(offsets))), s));
+// sum += products, each rounded: the definition has no fused operation.
+inline Sums add_scaled(Words order, Words of_blocks, const i32* offsets, const float* x_scales, const float* scales, Sums sum) {
+    const Sums s = _mm512_mul_ps(_mm512_permutexvar_ps(order, _mm512_loadu_ps(scales)), _mm512_loadu_ps(x_scales));
+    return _mm512_add_ps(sum, _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_sub_epi32(of_blocks, load(offsets))), s));
 }
 
-constexpr bool totals_in_registers = false;
+// The sum of all lanes in the order of `total`: what lies eight, four, two and one block apart.
 template <bool nibbles>
-inline float total_of(const __m512*) {
-    return 0;
+inline float total_of(const Sums* sums) {
+    const auto add_halves = [](__m512 v) { return _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1)); };
+    __m256 two;
+    if constexpr (nibbles) {
+        // Lane 4 q + r has block 4 r + q.
+        const __m512 eight = _mm512_add_ps(sums[0], _mm512_permute_ps(sums[0], 0x4e)), four = _mm512_add_ps(eight, _mm512_permute_ps(eight, 0xb1));
+        two = add_halves(four);
+    } else {
+        // Lane 8 h + 4 q + r has block 8 h + 2 r + q.
+        const __m256 eight = add_halves(sums[0]), four = _mm256_add_ps(eight, _mm256_permute_ps(eight, 0x4e));
+        two = _mm256_add_ps(four, _mm256_permute_ps(four, 0xb1));
+    }
+    return _mm_cvtss_f32(_mm_add_ss(_mm256_castps256_ps128(two), _mm256_extractf128_ps(two, 1)));
 }
 
-using Sums = __m512;
 inline void write_sums(const Sums* sums, float* out) { _mm512_storeu_ps(out, sums[0]); }
 inline Sums no_sum() { return _mm512_setzero_ps(); }
 
 #elif defined(__AVX2__)
 
 using Words = __m256i;
+using Sums = __m256;
+// One line: the products of several would take more registers than there are.
+constexpr i64 lanes = 8, lines_side_by_side = 1;
 
 inline Words load(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
 
 // Lane i of each half of the result: the sum of that half of register i.
 inline Words add_lanes(const Words* d) { return _mm256_hadd_epi32(_mm256_hadd_epi32(d[0], d[1]), _mm256_hadd_epi32(d[2], d[3])); }
 
+// A block of bytes is a register: its halves are added.
+inline Words join(Words a, Words b) { return _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31)); }
+
 template <bool byte_products>
-inline void nibble_sums(const Integers& k, const u8* codes, const i8* x, Words* sums) {
-    const Words table = load(k.table), nibble = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
-#pragma GCC unroll 2
-    for (i64 h = 0; h < 2; ++h, codes += 128, x += 256) {
-        Words d[4];
-#pragma GCC unroll 4
-        for (i64 r = 0; r < 4; ++r) {
-            const Words c = load(codes + 32 * r);
-            const Words even = _mm256_shuffle_epi8(table, _mm256_and_si256(c, nibble));
-            const Words odd = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(c, 4), nibble));
-            const Words x0 = load(x + 64 * r), x1 = load(x + 64 * r + 32);
-            if (byte_products)
-                d[r] = add_byte_products(add_byte_products(_mm256_setzero_si256(), even, x0), odd, x1);
-            else  // four products of at most 63 x 127 fit 16 bits
-                d[r] = _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(even, x0), _mm256_maddubs_epi16(odd, x1)), one);
-        }
-        sums[h] = add_lanes(d);
-    }
+__attribute__((always_inline)) inline Words nibble_products(Words table, Words c, const i8* x) {
+    const Words nibble = _mm256_set1_epi8(15), x0 = load(x), x1 = load(x + 32);
+    const Words even = _mm256_shuffle_epi8(table, _mm256_and_si256(c, nibble));
+    const Words odd = _mm256_shuffle_epi8(table, _mm256_and_si256(_mm256_srli_epi16(c, 4), nibble));
+    if (byte_products) return add_byte_products(add_byte_products(_mm256_setzero_si256(), even, x0), odd, x1);
+    // Four products of at most 63 x 127 fit 16 bits.
+    return _mm256_madd_epi16(_mm256_add_epi16(_mm256_maddubs_epi16(even, x0), _mm256_maddubs_epi16(odd, x1)), _mm256_set1_epi16(1));
 }
 
 template <bool byte_products>
-inline void byte_sums(const Integers&, const u8* codes, const i8* x, Words* sums) {
-    const Words high = _mm256_set1_epi8(-128), one = _mm256_set1_epi16(1);
-#pragma GCC unroll 2
-    for (i64 h = 0; h < 2; ++h, codes += 256, x += 256) {
-        Words d[8];
-#pragma GCC unroll 8
-        for (i64 r = 0; r < 8; ++r) {
-            const Words c = load(codes + 32 * r), v = load(x + 32 * r);
-            if (byte_products) d[r] = add_byte_products(_mm256_setzero_si256(), _mm256_xor_si256(c, high), v);
-            else  // two products of at most 128 x 127 fit 16 bits
-                d[r] = _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(c), _mm256_sign_epi8(v, c)), one);
-        }
-        // A block is a register: its halves are added.
-        const Words a = add_lanes(d), b = add_lanes(d + 4);
-        sums[h] = _mm256_add_epi32(_mm256_permute2x128_si256(a, b, 0x20), _mm256_permute2x128_si256(a, b, 0x31));
-    }
+__attribute__((always_inline)) inline Words products_of_bytes(Words c, const i8* x) {
+    const Words v = load(x);
+    if (byte_products) return add_byte_products(_mm256_setzero_si256(), _mm256_xor_si256(c, _mm256_set1_epi8(-128)), v);
+    // Two products of at most 128 x 127 fit 16 bits.
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_abs_epi8(c), _mm256_sign_epi8(v, c)), _mm256_set1_epi16(1));
 }
 
-constexpr i64 lanes = 8;
-
-inline void add_scaled(const Integers& k, const Words* of_blocks, const i32* offsets, const float* x_scales, const float* scales, __m256* sums) {
-#pragma GCC unroll 2
-    for (i64 h = 0; h < 2; ++h) {
-        // Both halves have the order of the first.
-        const __m256 ordered = _mm256_permutevar8x32_ps(_mm256_loadu_ps(scales + 8 * h), load(k.order));
-        const __m256 s = _mm256_mul_ps(ordered, _mm256_loadu_ps(x_scales + 8 * h));
-        const __m256 exact = _mm256_cvtepi32_ps(_mm256_sub_epi32(of_blocks[h], load(offsets + 8 * h)));
-        sums[h] = _mm256_add_ps(sums[h], _mm256_mul_ps(exact, s));
-    }
+// Every eight blocks have the order of the first.
+inline Sums add_scaled(Words order, Words of_blocks, const i32* offsets, const float* x_scales, const float* scales, Sums sum) {
+    const Sums s = _mm256_mul_ps(_mm256_permutevar8x32_ps(_mm256_loadu_ps(scales), order), _mm256_loadu_ps(x_scales));
+    return _mm256_add_ps(sum, _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(of_blocks, load(offsets))), s));
 }
-
-constexpr bool totals_in_registers = true;
 
 // The sum of all lanes in the order of `total`, by the order of blocks that the lanes have: eight less those beside them
 // first, then what lies four, two and one block apart.
 template <bool nibbles>
-inline float total_of(const __m256* sums) {
+inline float total_of(const Sums* sums) {
     const __m256 eight = _mm256_add_ps(sums[0], sums[1]);
     if constexpr (nibbles) {
         // Lane 4 q + r has block 2 r + q.
@@ -294,12 +265,49 @@ inline float total_of(const __m256* sums) {
     }
 }
 
-using Sums = __m256;
 inline void write_sums(const Sums* sums, float* out) {
     _mm256_storeu_ps(out, sums[0]);
     _mm256_storeu_ps(out + 8, sums[1]);
 }
 inline Sums no_sum() { return _mm256_setzero_ps(); }
+
+#endif
+
+#if defined(__AVX2__)
+
+// Sixty-four bytes, or half of them, and the request for those `ahead` of them. As assembly because the compiler would else
+// move all requests of a step to its start, where each waits for the others: memory then delivered at four fifths of its rate.
+__attribute__((always_inline)) inline Words load_and_prefetch(const u8* from, i64 ahead) {
+    Words codes = load(from);
+    __asm__ volatile("prefetcht0 %1" : "+v"(codes) : "m"(from[ahead]));
+    return codes;
+}
+
+// The sums of as many blocks as a register has lanes, of lines that lie `stride` bytes apart and take turns.
+template <bool nibbles, bool byte_products, i64 lines>
+__attribute__((always_inline)) inline void block_sums(Words table, const u8* codes, i64 stride, i64 ahead, const i8* x, Words* sums) {
+    constexpr i64 size = sizeof(Words), halves = nibbles ? 1 : 2;
+    Words of_halves[lines][2];
+#pragma GCC unroll 2
+    for (i64 h = 0; h < halves; ++h) {
+        Words d[lines][4];
+#pragma GCC unroll 4
+        for (i64 r = 0; r < 4; ++r) {
+            const i64 at = (4 * h + r) * size;
+#pragma GCC unroll 4
+            for (i64 l = 0; l < lines; ++l) {
+                const u8* from = codes + l * stride + at;
+                const Words c = at % 64 == 0 ? load_and_prefetch(from, ahead) : load(from);
+                if constexpr (nibbles) d[l][r] = nibble_products<byte_products>(table, c, x + 2 * at);
+                else d[l][r] = products_of_bytes<byte_products>(c, x + at);
+            }
+        }
+#pragma GCC unroll 4
+        for (i64 l = 0; l < lines; ++l) of_halves[l][h] = add_lanes(d[l]);
+    }
+#pragma GCC unroll 4
+    for (i64 l = 0; l < lines; ++l) sums[l] = nibbles ? of_halves[l][0] : join(of_halves[l][0], of_halves[l][1]);
+}
 
 #endif
 
@@ -347,39 +355,46 @@ inline void scales_of_steps(const PreparedDequantize& p, const Integers& k, Deco
     for (i64 i = 0; i < n; ++i) out[i] = t.scale[has_blocks(p.f) ? ((begin + i) >> k.log_size) - of_first : 0];
 }
 
-// Up to four lines times row b: the lines share the loads of x that the nearest cache keeps. Where lines end with a step their
-// sums go to `totals`, else to the lanes of blocks.
-template <bool nibbles, bool byte_products>
+// Some lines times row b: they share the loads of x. Where lines end with a step their sums go to `totals`, else to the lanes
+// of blocks.
+template <bool nibbles, bool byte_products, i64 lines>
 inline void add_steps(const Gemv& job, const Integers& k, const PreparedDequantize& p, DecodeBuffers& t, const Rounded& x, i64 line,
-                      i64 lines, float (*in_lanes)[blocks_in_step], float* totals) {
-    constexpr i64 most_lines = 4, steps_together = 8, bytes = nibbles ? step / 2 : step;
-    Sums sums[most_lines][blocks_in_step / integer_lines::lanes];
-    // Sixteen blocks have a lane each: one register of AVX-512, two of AVX2.
+                      float (*in_lanes)[blocks_in_step], float* totals) {
+    // A step of nibbles has half the bytes of one of bytes: scales of as many bytes are decoded ahead, and with E8M0 they are
+    // a cache line for each four steps.
+    constexpr i64 steps_together = nibbles ? 8 : 4, parts = blocks_in_step / integer_lines::lanes;
+    constexpr i64 values = step / parts, bytes = nibbles ? values / 2 : values;
+    constexpr i64 together = lines < lines_side_by_side ? lines : lines_side_by_side;
+    Sums sums[lines][parts];
     for (auto& of_line : sums)
         for (Sums& s : of_line) s = no_sum();
-    alignas(64) float scales[most_lines][steps_together * blocks_in_step + 16];  // and room for a register
-    const u8* const codes = job.codes + line * p.bytes.codes;
+    alignas(64) float scales[lines][steps_together * blocks_in_step + 16];  // and room for a register
+    const Words table = load(k.table), order = load(k.order);
+    const u8 *const codes = job.codes + line * p.bytes.codes, *const of_scales = p.job.scales + line * p.bytes.scales;
+    const i64 stride = p.bytes.codes;
+    // From the end of a line in the one that comes after these.
+    const auto ahead_of = [](i64 at, i64 by, i64 size) { return at + by < size ? by : by + (lines - 1) * size; };
     for (i64 start = 0; start < k.steps; start += steps_together) {
         const i64 count = least(steps_together, k.steps - start);
-        for (i64 l = 0; l < lines; ++l) {
-            scales_of_steps(p, k, t, line + l, start, count, scales[l]);
-            // Those after the next ones: with E8M0 two cache lines.
-            const u8* next = p.job.scales + (line + l) * p.bytes.scales + bytes_for((start + 2 * steps_together) * blocks_in_step >> k.log_size, p.f.scale_bits);
-            for (i64 i = 0; has_blocks(p.f) && i < steps_together * blocks_in_step; i += 64) __builtin_prefetch(next + i);
-        }
+        for (i64 l = 0; l < lines; ++l) scales_of_steps(p, k, t, line + l, start, count, scales[l]);
+        const i64 next_scales = bytes_for((start + 2 * steps_together) * blocks_in_step >> k.log_size, p.f.scale_bits);
         for (i64 s = 0; s < count; ++s) {
-            const i64 at = (start + s) * bytes, ahead = at + bytes_ahead;
-            // From the end of a line in the one that comes after these.
-            const i64 next = ahead < p.bytes.codes ? ahead : ahead + (lines - 1) * p.bytes.codes;
-            for (i64 l = 0; l < lines; ++l) {
-                for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(codes + l * p.bytes.codes + next + i);
-                Words of_blocks[blocks_in_step / integer_lines::lanes];
-                const u8* from = codes + l * p.bytes.codes + at;
-                const i8* v = x.codes + (start + s) * step;
-                if (nibbles) nibble_sums<byte_products>(k, from, v, of_blocks);
-                else byte_sums<byte_products>(k, from, v, of_blocks);
-                const i64 first = (start + s) * blocks_in_step;
-                add_scaled(k, of_blocks, x.offsets + first, x.scales + first, scales[l] + s * blocks_in_step, sums[l]);
+            // Those after the next ones, a line in each step.
+            if (has_blocks(p.f) && s % 4 < lines)
+                __builtin_prefetch(of_scales + s % 4 * p.bytes.scales + ahead_of(0, next_scales + s / 4 * 64, p.bytes.scales));
+#pragma GCC unroll 2
+            for (i64 part = 0; part < parts; ++part) {
+                const i64 number = (start + s) * parts + part, at = number * bytes, ahead = ahead_of(at, bytes_ahead, stride);
+                const i64 first = number * integer_lines::lanes, in_scales = first - start * blocks_in_step;
+#pragma GCC unroll 4
+                for (i64 l = 0; l < lines; l += together) {
+                    Words of_blocks[together];
+                    block_sums<nibbles, byte_products, together>(table, codes + l * stride + at, stride, ahead, x.codes + number * values, of_blocks);
+#pragma GCC unroll 4
+                    for (i64 i = 0; i < together; ++i)
+                        sums[l + i][part] =
+                            add_scaled(order, of_blocks[i], x.offsets + first, x.scales + first, scales[l + i] + in_scales, sums[l + i][part]);
+                }
             }
         }
     }
@@ -387,14 +402,21 @@ inline void add_steps(const Gemv& job, const Integers& k, const PreparedDequanti
     for (i64 l = 0; l < lines; ++l) {
         // From the order of lanes to that of blocks.
         alignas(64) float ordered[blocks_in_step];
-        if (ends && totals_in_registers) {
+        if (ends) {
             totals[l] = total_of<nibbles>(sums[l]);
             continue;
         }
         write_sums(sums[l], ordered);
         for (i64 i = 0; i < blocks_in_step; ++i) in_lanes[l][k.order[i]] = ordered[i];
-        if (ends) totals[l] = total(in_lanes[l]);
     }
+}
+
+// Four lines, or fewer, one by one.
+template <bool nibbles, bool byte_products>
+inline void add_steps(const Gemv& job, const Integers& k, const PreparedDequantize& p, DecodeBuffers& t, const Rounded& x, i64 line,
+                      i64 lines, float (*in_lanes)[blocks_in_step], float* totals) {
+    if (lines == 4) return add_steps<nibbles, byte_products, 4>(job, k, p, t, x, line, in_lanes, totals);
+    for (i64 l = 0; l < lines; ++l) add_steps<nibbles, byte_products, 1>(job, k, p, t, x, line + l, in_lanes + l, totals + l);
 }
 
 #endif

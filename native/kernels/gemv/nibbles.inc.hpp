@@ -41,6 +41,7 @@ enum class Sharing : i32 { eights, sixteens, halves, groups };
 struct Nibbles {
 #if defined(__AVX512F__)
     __m512 table;  // of the 16 codes
+    __m512i narrow;  // the same as bfloat16, twice
     __m512i pick;  // which scale of a group each lane takes
 #else
     __m256i low, high;  // bits 16 to 23 and 24 to 31 of the 16 codes, in both halves: the other bits are zero
@@ -93,6 +94,9 @@ inline Nibbles nibbles_of(const Gemv& job, bool in_units) {
     for (float& v : table) v /= k.unit;
 #if defined(__AVX512F__)
     k.table = _mm512_load_ps(table);
+    alignas(64) u16 narrow[32];
+    for (i32 i = 0; i < 32; ++i) narrow[i] = static_cast<u16>(static_cast<u32>(bits_of(table[i % 16])) >> 16);  // three bits of significand
+    k.narrow = _mm512_load_si512(narrow);
     // Lane i holds the values 8 i to 8 i + 7 of 128: its scale is that of their block.
     alignas(64) i32 lanes_of_scales[16];
     for (i64 i = 0; i < 16; ++i) lanes_of_scales[i] = static_cast<i32>(8 * i / size);
@@ -135,6 +139,24 @@ inline void permute_for_nibbles(const float* __restrict x, i64 n, float* __restr
     }
 }
 
+// Whether products are of bfloat16: every value of x is one, and with eight bits a value no product or sum is subnormal, which
+// the instruction would take for zero; Gemv::narrow.
+inline bool is_narrow([[maybe_unused]] const Gemv& job) {
+#if defined(__AVX512BF16__)
+    return job.narrow;
+#else
+    return false;
+#endif
+}
+
+// The same in that order of nibbles: vector j of four holds the values 4 i + j, nibble j of each 16-bit lane.
+inline void permute_for_narrow_nibbles(const float* __restrict x, i64 n, u16* __restrict out) {
+    for (i64 g = 0; g + nibbles_at_once <= n; g += nibbles_at_once)
+        for (i64 j = 0; j < 4; ++j)
+            for (i64 i = 0; i < nibbles_at_once / 4; ++i)
+                out[g + nibbles_at_once / 4 * j + i] = static_cast<u16>(static_cast<u32>(bits_of(x[g + 4 * i + j])) >> 16);
+}
+
 namespace {  // of this file alone
 
 #if defined(__AVX512F__)
@@ -166,6 +188,29 @@ inline void add_group(const Nibbles& k, const u8* const* codes, const float* x, 
     }
 #pragma GCC unroll 4
     for (i64 l = 0; l < lines; ++l) sums[l] = _mm512_fmadd_ps(group[l], _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales[l])), sums[l]);
+}
+
+// The same with x in bfloat16, half as many instructions: a permutation of words looks at five bits, the table is there twice,
+// and a lane adds the products of eight neighbours as before.
+template <i64 lines>
+inline void add_group([[maybe_unused]] const Nibbles& k, [[maybe_unused]] const u8* const* codes, [[maybe_unused]] const u16* x,
+                      [[maybe_unused]] const float* const* scales, [[maybe_unused]] Sum* sums) {
+#if defined(__AVX512BF16__)
+    __m512i v[4];
+#pragma GCC unroll 4
+    for (i32 j = 0; j < 4; ++j) v[j] = _mm512_loadu_si512(x + 32 * j);
+#pragma GCC unroll 4
+    for (i64 l = 0; l < lines; ++l) {
+        const __m512i c = _mm512_loadu_si512(codes[l]);
+        __m512 group = zero();
+#pragma GCC unroll 4
+        for (i32 j = 0; j < 4; ++j) {
+            const __m512i w = _mm512_permutexvar_epi16(_mm512_srli_epi16(c, static_cast<u32>(4 * j)), k.narrow);
+            group = _mm512_dpbf16_ps(group, (__m512bh)w, (__m512bh)v[j]);
+        }
+        sums[l] = _mm512_fmadd_ps(group, _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales[l])), sums[l]);
+    }
+#endif
 }
 
 // The values of a group, scaled.
@@ -228,8 +273,8 @@ inline void write_product(const Gemv& job, const PreparedDequantize& p, const Ni
 #if defined(__AVX512F__)
 
 // Writes to y the products of the whole groups of `lines` lines; `x` is permuted.
-template <i64 lines>
-inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& given, const float* x, DecodeBuffers& t, i64 line) {
+template <i64 lines, class X>
+inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& given, const X* x, DecodeBuffers& t, i64 line) {
     const Nibbles k = given;
     const Format& f = p.f;
     const bool blocks = has_blocks(f);
@@ -459,8 +504,12 @@ inline i64 gemv_nibbles(const Gemv& job, const PreparedDequantize& p, const floa
     const Nibbles k = nibbles_of(job, true);
     i64 line = first;
 #if defined(__AVX512F__)
-    for (; line + lines_at_once <= last; line += lines_at_once) nibble_products<lines_at_once>(job, p, k, x, t, line);
-    for (; line < last; ++line) nibble_products<1>(job, p, k, x, t, line);
+    const auto all = [&](const auto* permuted) {
+        for (; line + lines_at_once <= last; line += lines_at_once) nibble_products<lines_at_once>(job, p, k, permuted, t, line);
+        for (; line < last; ++line) nibble_products<1>(job, p, k, permuted, t, line);
+    };
+    if (is_narrow(job)) all(reinterpret_cast<const u16*>(x));
+    else all(x);
 #else
     for (; line < last; line += lines_in_turn) nibble_products(job, p, k, x, t, line, least(line + lines_in_turn, last));
 #endif
@@ -476,6 +525,8 @@ inline bool takes_nibbles(const Gemv&) { return false; }
 inline Nibbles nibbles_of(const Gemv&, bool) { return {}; }
 inline i64 decode_nibbles(const PreparedDequantize&, const Nibbles&, DecodeBuffers&, i64, i64, i64, float*) { return 0; }
 inline void permute_for_nibbles(const float*, i64, float*) {}
+inline void permute_for_narrow_nibbles(const float*, i64, u16*) {}
+inline bool is_narrow(const Gemv&) { return false; }
 inline i64 gemv_nibbles(const Gemv&, const PreparedDequantize&, const float*, DecodeBuffers&, i64, i64) { return 0; }
 
 #endif

@@ -5,6 +5,8 @@ import pytest
 import torch
 
 import fewbits as fb
+from fewbits import kernels
+from fewbits.kernels.ops.tensors import packed
 
 UNIT = 2.0**-24
 FORMATS = (
@@ -48,6 +50,23 @@ def test_a_vector_meets_packed_weights_within_the_bound(name: str, isa: str) -> 
         for lines in (1, 4, 7):
             q, x = fb.quantize(normal(lines, n) * 3, name), normal(1, n, seed=1)
             assert unlike(q, x, fb.matvec(q, x)) is None, (n, lines)
+
+
+@pytest.mark.parametrize("name", [*NIBBLES, "nvfp4", "fp4_e2m1"])
+def test_a_vector_of_bfloat16_meets_nibbles_within_the_bound(name: str, isa: str) -> None:
+    for n in (1, 127, 128, 496, 4096 + 48, 9000):
+        for lines in (1, 4, 7):
+            q, x = fb.quantize(normal(lines, n) * 3, name), normal(1, n, seed=1).bfloat16().float()
+            y = kernels.gemv(x.numpy(), packed(q.pieces), q.format, lines, bfloat16=True)
+            assert unlike(q, x, torch.from_numpy(y)) is None, (n, lines)
+
+
+def test_sums_of_bfloat16_that_become_subnormal_are_not_lost(isa: str) -> None:
+    """The instruction for bfloat16 takes them for zero: vectors of which there can be such are not its."""
+    q = fb.quantize(torch.ones(5, 1024, dtype=torch.bfloat16), "mxfp4")
+    x = torch.tensor([1.0 + 2.0**-7] * 4 + [-1.0] * 4).repeat(128).mul(2.0**-126).bfloat16()[None]
+    for y in (fb.matvec(q, x), x @ q.t(), torch.nn.functional.linear(x, q)):
+        assert y.tolist() == [[2.0**-124] * 5]
 
 
 @pytest.mark.parametrize("name", [*FORMATS[:8], "mxfp4"])

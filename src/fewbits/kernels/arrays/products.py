@@ -24,11 +24,15 @@ from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 Array = NDArray[Any]
 
 _SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
+_OF_SUMS = 2.0**7  # sums of numbers of eight bits are multiples of 2^-7 times the least of them
 
 
 def is_normal(x: Array) -> bool:
-    """Return whether no value of ``x`` is subnormal, which units for bfloat16 take for zero."""
-    return bool(x.size) and smallest(x) >= _SMALLEST_NORMAL
+    """Return whether no value or sum of values of ``x``, which are bfloat16, is subnormal.
+
+    Units for bfloat16 take what is subnormal for zero.
+    """
+    return bool(x.size) and smallest(x) >= _SMALLEST_NORMAL * _OF_SUMS
 
 
 def max_vectors(format: Format) -> int:
@@ -59,8 +63,8 @@ def gemv(
     Meant for few rows of ``x``, (batch, n) float32: W is decoded once for all of them, in registers or
     the nearest cache, never to memory. Sums are float32; with u = 2^-24, the error is at most (n + 2) u sum
     |x| |W|. With ``sparsity`` the codes of W are streams; the result equals that of the dense W bit for bit.
-    ``bfloat16`` says that every value of x is a normal bfloat16, or zero. ``out``, if given, is (batch,
-    lines) float32 in C order and is overwritten with the result, as in the other products.
+    ``bfloat16`` says that every value of x is a bfloat16 of at least 2^-119, or zero. ``out``, if given, is
+    (batch, lines) float32 in C order and is overwritten with the result, as in the other products.
     """
     y = empty_aligned((x.shape[0], lines), np.float32) if out is None else out
     if x.size and lines and native.supports_product(format):

@@ -51,7 +51,7 @@ def gemv(
         format: a format that :func:`supports_product` accepts.
         sparsity: of W, whose codes are streams then.
         zero: the code of what is not kept.
-        bfloat16: whether every value of x is a normal bfloat16, or zero.
+        bfloat16: whether every value of x is a bfloat16 of at least 2^-119, or zero.
         threads: most threads to use.
         activation: int8 with a float32 for each 32 values, to which x is rounded first; integers multiply
             where W has them. None leaves x as it is.
@@ -78,7 +78,7 @@ def gemv_lent(
     """
     codes, scales, shifts, outer = q
     assert codes is not None
-    to = None if activation is None else kernel_format(activation, options(activation))
+    to = None if activation is None else _rounding(activation.grammar)
     _native.gemv(p, x, batch, False, codes, scales, shifts, outer, y, threads, to)
 
 
@@ -95,6 +95,13 @@ def gemv_format(format: str, sparsity: str | None, zero: int) -> _native.Format 
         if not supports_product(fmt):
             return None
         return _format(fmt, None if sparsity is None else pattern(sparsity), zero)
+
+
+@lru_cache(maxsize=16)
+def _rounding(format: str) -> _native.Format | None:
+    """Return how the kernels round to a format, by its text, which takes less time to hash."""
+    to = read_format(format)
+    return kernel_format(to, options(to))
 
 
 def _format(format: Format, sparsity: Pattern | None, zero: int) -> _native.Format:
