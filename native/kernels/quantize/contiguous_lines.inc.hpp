@@ -315,7 +315,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         if (p.values || !in_registers) emit(p, line, bytes, t, start, n, values);
         // The scales of a whole tile, or that of a long block when it begins.
         if (blocks && !p.values && (tiled || start % f.block == 0))
-            pack(t.scales, in_tile, f.scale_bits, p.job.scales + line.number * bytes.scales, start / f.block);
+            pack(p.scale_joining, t.scales, in_tile, p.job.scales + line.number * bytes.scales, start / f.block);
     }
     return all_finite;
 }

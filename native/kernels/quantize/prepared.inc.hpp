@@ -45,7 +45,8 @@ struct PreparedQuantize {
     bool unscaled;    // so only where whole lines of a cache are rounded, without scales
     bool same;        // that in the binades of float32
     bool joins;       // codes of such a case are packed in registers
-    Joining joining;  // by what
+    Joining joining;        // by what
+    Joining scale_joining;  // the same of scales
 };
 
 namespace {  // of this file alone
@@ -74,6 +75,7 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         .same = false,
         .joins = false,
         .joining = {},
+        .scale_joining = f.scales == Scales::none ? Joining{} : joining_of(f.scale_bits, Sign::none, false),
     };
     // A table has no grid, and only real scales are rounded to one.
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow, p.stochastic ? f.random_bits : 16);

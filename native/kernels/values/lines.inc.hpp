@@ -5,7 +5,7 @@
 
 namespace lines {
 
-using numbers::tile;
+using numbers::tile, numbers::vector;
 
 // Where a line begins: in the input, in the C order of the array, and among the lines.
 struct Line {
@@ -25,12 +25,13 @@ inline Line line_of(const Geometry& g, i64 number) {
 
 inline float whole_of(const Format& f) { return static_cast<float>(f.whole); }
 
-// Values of a line that are worked on at once: whole blocks where a tile holds one, eight of them where it holds those;
-// of a longer block whole sub-blocks, which share a shift.
+// Values of a line that are worked on at once: whole blocks where a tile holds one, a vector of them or eight where it holds those,
+// since vectors of blocks are measured together; of a longer block whole sub-blocks, which share a shift.
 inline i64 tile_of(const Format& f) {
     if (!has_blocks(f)) return tile;
     if (f.block > tile) return f.scales == Scales::shifted ? tile / f.sub_block * f.sub_block : tile;
-    const i64 eight = 8 * f.block;
+    const i64 eight = 8 * f.block, many = vector > 8 ? vector * f.block : eight;
+    if (many <= tile) return tile / many * many;
     return eight <= tile ? tile / eight * eight : tile / f.block * f.block;
 }
 
