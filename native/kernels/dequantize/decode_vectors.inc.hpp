@@ -36,7 +36,7 @@ struct PackedRun {
     const float* scales;
     i64 scale_shift;
     Sharing sharing;
-    i64 vectors, safe;  // from the first `safe` vectors all bytes that are read lie in the line
+    i64 vectors, safe;  // from the first `safe` vectors all bytes that are read lie in this line or the next ones
 };
 
 namespace {  // of this file alone
@@ -56,10 +56,10 @@ inline void spread_eights(const float* of_blocks, i64 first, i64 in_block, i64 n
 // may lack bytes. `start` is a multiple of 16.
 inline PackedRun packed_run_of(const PreparedDequantize& p, DecodeBuffers& t, const CodeDecoder& s, i64 line, i64 start, i64 n) {
     const Format& f = p.f;
-    const u8* part = p.job.codes + line * p.bytes.codes;
+    const u8 *part = p.job.codes + line * p.bytes.codes, *end = part + p.bytes.codes;
     PackedRun r{
         .codes = part + start / 8 * s.bits,
-        .end = part + p.bytes.codes,
+        .end = p.end > end ? p.end : end,  // a job of products has one line and asks for others
         .shifts = nullptr,
         .scales = t.scale,
         .scale_shift = 62,
@@ -68,7 +68,8 @@ inline PackedRun packed_run_of(const PreparedDequantize& p, DecodeBuffers& t, co
         .safe = 0,
     };
     const i64 bytes = r.end - r.codes, loaded = bytes_of_sixteen(s);
-    // A vector takes 2 bits bytes but more are loaded: near the end of a line that would read beyond it.
+    // A vector takes 2 bits bytes but more are loaded: near the end of all lines that would read beyond them. Those vectors are read
+    // from a copy, for which the CPU waits until all stores before are done.
     r.safe = bytes < loaded ? 0 : least(r.vectors, (bytes - loaded) / (2 * s.bits) + 1);
     if (f.scales == Scales::shifted && f.shift_bits)
         r.sharing = Sharing::pairs, r.shifts = p.job.shifts + line * p.bytes.shifts + start / 16;
@@ -162,7 +163,7 @@ inline void decode_shared(const CodeDecoder& given, const PackedRun& given_run, 
             else write(to, values[h]);
         }
     }
-    // The last few are copied, so that nothing beyond the line is read.
+    // The last few are copied, so that nothing beyond the lines is read.
     for (; v < r.vectors; ++v, in += 2 * s.bits) {
         u8 last[32] = {};
         __builtin_memcpy(last, in, static_cast<u64>(2 * s.bits));

@@ -27,6 +27,7 @@ struct PreparedDequantize {
     const Format& f;
     const Geometry& g;
     LineBytes bytes;
+    const u8* end;  // of the codes of all lines
     Constants element, scale;
     bool real;
     bool float32_scales;
@@ -42,6 +43,7 @@ inline PreparedDequantize prepare_dequantize(const Dequantize& job) {
         .f = f,
         .g = job.geometry,
         .bytes = line_bytes(f, job.geometry.n),
+        .end = nullptr,
         .element = {},
         .scale = {},
         .real = f.scales == Scales::real || f.scales == Scales::two_level,
@@ -49,6 +51,7 @@ inline PreparedDequantize prepare_dequantize(const Dequantize& job) {
         .scales_in_registers = false,
         .scale_decoder = {},
     };
+    p.end = job.codes + lines_in(p.g) * p.bytes.codes;
     if (!f.tabled) p.element = constants_of(f.grid, Overflow::saturate);
     if (p.real) p.scale = constants_of(f.scale_grid, Overflow::saturate);
     // Scales of at most eight bits: 16 of them are decoded by the registers that decode elements.

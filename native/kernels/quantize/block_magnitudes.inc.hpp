@@ -12,7 +12,7 @@ using prepared::Buffers;
 using numbers::Bits, numbers::Reals, numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask,
     numbers::vector;
 using scales::largest_finite, scales::largest_lanes, scales::largest_of;
-using vectors::any, vectors::larger, vectors::read, vectors::shuffled;
+using vectors::any, vectors::larger, vectors::read, vectors::shuffled, vectors::write;
 
 namespace {  // of this file alone
 
@@ -43,8 +43,23 @@ __attribute__((always_inline)) inline Bits merge(Bits a, Bits b) {
     return larger((Bits)even, (Bits)odd);
 }
 
-// Largest magnitudes of `vector` blocks at a time, merged like a tournament: three instructions for each merge instead
-// of nine for the reduction of one block alone.
+// The largest lane of each of `vector` vectors, in order, merged like a tournament: three instructions for each merge instead of
+// nine for the reduction of one vector alone.
+__attribute__((always_inline)) inline Bits largest_of_each(Bits* top) {
+    // Two rounds leave in each 16 bytes a number of each of four blocks, the others join those. Lane j then holds the
+    // maximum of vector j: the merges keep the order.
+    constexpr int sixteen_bytes = vector > 4 ? 4 : 1;
+#pragma GCC unroll 16
+    for (i64 n = vector / 2; n > 0; n /= 2)
+#pragma GCC unroll 16
+        for (i64 b = 0; b < n; ++b) {
+            if (n >= vector / 4) top[b] = merge<1>(top[2 * b], top[2 * b + 1]);
+            else top[b] = merge<sixteen_bytes>(top[2 * b], top[2 * b + 1]);
+        }
+    return top[0];
+}
+
+// Largest magnitudes of `vector` blocks at a time.
 template <i64 size>
 inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
     for (i64 j = 0; j < blocks; j += vector) {
@@ -61,17 +76,7 @@ inline void largest_of_many(const float* x, i64 blocks, i32* largest) {
                 top[b] = v > top[b] ? v : top[b];
             }
         }
-        // Two rounds leave in each 16 bytes a number of each of four blocks, the others join those. Lane j then holds the
-        // maximum of block j, in order: the merges keep it.
-        constexpr int sixteen_bytes = vector > 4 ? 4 : 1;
-#pragma GCC unroll 16
-        for (i64 n = vector / 2; n > 0; n /= 2)
-#pragma GCC unroll 16
-            for (i64 b = 0; b < n; ++b) {
-                if (n >= vector / 4) top[b] = merge<1>(top[2 * b], top[2 * b + 1]);
-                else top[b] = merge<sixteen_bytes>(top[2 * b], top[2 * b + 1]);
-            }
-        __builtin_memcpy(largest + j, &top[0], sizeof top[0]);
+        write(largest + j, largest_of_each(top));
     }
 }
 
@@ -83,19 +88,16 @@ inline void largest_of_usual(const float* x, i64 n, i32* largest) {
     largest_of_blocks<size>(x + grouped * size, n - grouped * size, size, largest + grouped);
 }
 
-// The largest of all lanes.
-inline i32 largest_lane(Bits v) {
-    i32 top = v[0];
-#pragma GCC unroll 16
-    for (int i = 1; i < vector; ++i) top = larger(top, v[i]);
-    return top;
-}
-
-// Blocks of so many vectors that what joins the lanes of one counts for little; the last may be shorter.
+// Blocks of so many vectors that what joins the lanes of one counts for little; the last may be shorter. What is not a block is
+// zero: numbers written one by one would keep who reads them as a vector waiting for all stores before.
 inline void largest_of_large(const float* x, i64 n, i64 size, i32* largest) {
-    const i64 whole = n / size * size;
-    for (i64 at = 0; at < whole; at += size) *largest++ = largest_lane(largest_lanes(x + at, size));
-    if (whole < n) *largest = largest_of<0>(x + whole, n - whole);
+    const i64 blocks = n / size;
+    for (i64 j = 0; j < blocks; j += vector) {
+        Bits top[vector];
+        for (i64 b = 0; b < vector; ++b) top[b] = j + b < blocks ? largest_lanes(x + (j + b) * size, size) : Bits{};
+        write(largest + j, largest_of_each(top));
+    }
+    if (blocks * size < n) largest[blocks] = largest_of<0>(x + blocks * size, n - blocks * size);
 }
 
 }  // namespace
@@ -116,8 +118,9 @@ inline bool measure_blocks(Buffers& t, const float* x, i64 n, i64 size, i64 bloc
         largest_of_blocks<0>(x, n, size, t.largest);
     }
     // Whole vectors: beyond the blocks lie those of another tile, which a maximum with zero leaves out of it.
+    const bool are_zeros = size % 64 == 0 && blocks * size == n;
     Bits top{};
-    for (i64 j = blocks; j % vector; ++j) t.largest[j] = 0;
+    for (i64 j = blocks; !are_zeros && j % vector; ++j) t.largest[j] = 0;
     for (i64 j = 0; j < blocks; j += vector) top = larger(top, read<Bits>(t.largest + j));
     if (!any(top >= infinity_bits)) return true;
     for (i64 j = 0; j < blocks; ++j) t.bad[j] = t.largest[j] >= infinity_bits;

@@ -12,7 +12,7 @@ namespace block_scales {
 using finite_vectors::shift_of_pairs;
 using prepared::Buffers, prepared::PreparedQuantize;
 using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
-    numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::tile, numbers::vector;
+    numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::vector;
 using scales::RealRule, scales::largest_of, scales::real_scales, scales::ruled_scales;
 using vectors::read, vectors::write;
 
@@ -43,7 +43,7 @@ inline void shift_line(const Format& f, Buffers& t, const float* x, i64 n, bool 
     if (f.sub_block == 2) {
         // A tail: zeros fill the last vector.
         if (n % vector) {
-            for (i64 i = 0; i < tile; ++i) t.x[i] = i < n ? x[i] : 0.0f;
+            for (i64 i = 0; i < count_of(n, vector) * vector; ++i) t.x[i] = i < n ? x[i] : 0.0f;
             for (i64 i = n; i % vector; ++i) t.a[i] = t.b[i] = 0.0f;  // zero times what was left there may be NaN
             x = t.x;
         }

@@ -21,7 +21,7 @@ namespace contiguous_lines {
 using block_magnitudes::measure_blocks;
 using block_scales::choose_scales, block_scales::gather_pairs, block_scales::shift_line;
 using finite_vectors::Result, finite_vectors::RoundVectors, finite_vectors::Scaling, finite_vectors::VectorRounding,
-    finite_vectors::fixed_quotients_for, finite_vectors::is_plain, finite_vectors::own, finite_vectors::unscaled_for, finite_vectors::values_ahead, finite_vectors::vectors_for, finite_vectors::whole;
+    finite_vectors::fixed_quotients_for, finite_vectors::is_plain, finite_vectors::own, finite_vectors::unscaled_for, finite_vectors::values_beyond, finite_vectors::vectors_for, finite_vectors::whole;
 using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_signs, tiles::round_tile,
     tiles::zero_nonfinite;
@@ -48,9 +48,9 @@ inline i64 values_in_item(const PreparedQuantize& p) {
     const Format& f = p.f;
     // A line cannot be cut where its outer scale has to be measured first, where a block is longer than a tile, or
     // where two items would write into one byte.
-    const bool whole_line = outer_of_each_line(f) || (has_blocks(f) && f.block > tile) ||
-                            (!p.values && !divisible(f, tile_of(f)));
-    return whole_line ? p.g.n : tiles_in_item * tile_of(f);
+    const bool whole_line = outer_of_each_line(f) || (has_blocks(f) && f.block > p.tile) ||
+                            (!p.values && !divisible(f, tile_of(f, p.tile)));
+    return whole_line ? p.g.n : tiles_in_item * tile_of(f, p.tile);
 }
 
 inline i64 items_of_contiguous(const PreparedQuantize& p) {
@@ -105,8 +105,8 @@ inline Target target_of(const PreparedQuantize& p, const Line& line, const LineB
 
 // How far ahead memory is asked for; where lines of no great length are measured before they are rounded, a line.
 inline i64 asked_ahead(const PreparedQuantize& p) {
-    const bool by_line = outer_of_each_line(p.f) || (has_blocks(p.f) && p.f.block > tile);
-    return by_line && p.g.n <= 16 * tile ? p.g.n : values_ahead;
+    const bool by_line = outer_of_each_line(p.f) || (has_blocks(p.f) && p.f.block > p.tile);
+    return by_line && p.g.n <= 16 * tile ? p.g.n : p.tile + values_beyond;
 }
 
 // Draws for a few values, then rounds them, and so on: what draws take and what memory takes then pass together, where
@@ -262,8 +262,8 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
     const Format& f = p.f;
     const LineBytes bytes = line_bytes(f, p.g.n);
     // Tiles hold whole blocks, so that a block is measured and rounded while it is in the nearest cache.
-    const i64 most_values = tile_of(f);
-    const bool blocks = has_blocks(f), tiled = blocks && f.block <= tile;
+    const i64 most_values = tile_of(f, p.tile);
+    const bool blocks = has_blocks(f), tiled = blocks && f.block <= p.tile;
     const i64 most_blocks = tiled ? most_values / f.block : 1;
     Outer outer{1.0f, 1.0f};
     if (p.two_level) {
@@ -315,7 +315,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         if (p.values || !in_registers) emit(p, line, bytes, t, start, n, values);
         // The scales of a whole tile, or that of a long block when it begins.
         if (blocks && !p.values && (tiled || start % f.block == 0))
-            pack(t.scales, in_tile, f.scale_bits, p.job.scales + line.number * bytes.scales, start / f.block);
+            pack(p.scale_joining, t.scales, in_tile, p.job.scales + line.number * bytes.scales, start / f.block);
     }
     return all_finite;
 }

@@ -18,7 +18,7 @@ using vector_rounding::BinadeTable, vector_rounding::Binades, vector_rounding::D
     vector_rounding::Scaling, vector_rounding::VectorRounding, vector_rounding::ask, vector_rounding::binade_table,
     vector_rounding::block_of, vector_rounding::draws_of, vector_rounding::has_few_binades, vector_rounding::is_wide,
     vector_rounding::limited, vector_rounding::own, vector_rounding::round_to_nearest, vector_rounding::round_together,
-    vector_rounding::round_vector, vector_rounding::shift_of_pairs, vector_rounding::values_ahead, vector_rounding::whole;
+    vector_rounding::round_vector, vector_rounding::shift_of_pairs, vector_rounding::values_beyond, vector_rounding::whole;
 using vectors::broadcast, vectors::larger, vectors::read, vectors::smaller, vectors::store_nontemporal, vectors::write;
 
 namespace {  // of this file alone

@@ -8,29 +8,30 @@
 
 namespace prepared {
 
-using numbers::tile;
+using numbers::long_tile, numbers::tile;
 using packing::Joining, packing::joined, packing::joining_of;
 using rounding::Constants, rounding::constants_of, rounding::is_fixed, rounding::is_plus_and_minus_one,
     rounding::splits_at_zero;
 using stochastic_draws::drawn_together;
 
-// What one thread works in: about 60 KiB, one tile of each intermediate result. Each buffer begins a cache line and so
-// a vector; a tile is a whole number of vectors, and rounding a tail may write up to the end of one.
+// What one thread works in, one tile of each intermediate result: about 60 KiB of short tiles; with long ones few of the buffers are
+// in use. Each buffer begins a cache line and so a vector; a tile is a whole number of vectors, and rounding a tail may write up to
+// the end of one.
 struct alignas(64) Buffers {
-    float x[tile];       // values
-    float w[tile];       // what is rounded is |w| a; its code or value has the sign of x
-    float a[tile];
-    float b[tile];       // what an element is multiplied by
-    float outer[tile];   // the same for a second level
-    float ones[tile];
-    float values[tile];  // results
-    i32 codes[tile], shifts[tile];
-    i32 pairs[tile];  // shifts of pairs beside each value, in place
-    u32 draws[tile + drawn_together];
-    i32 largest[tile], scales[tile];  // of blocks: largest finite magnitude, code of the scale
-    float divisor[tile], multiplier[tile];
-    alignas(64) u8 packed[2 * tile + 2 * joined];  // codes of up to 16 bits, and what joining the last ones writes too much
-    bool bad[tile];  // whether a block holds something that is not finite
+    float x[long_tile];      // values
+    float w[long_tile];      // what is rounded is |w| a; its code or value has the sign of x
+    float a[long_tile];
+    float b[long_tile];      // what an element is multiplied by
+    float outer[long_tile];  // the same for a second level
+    float ones[long_tile];
+    float values[long_tile];  // results
+    i32 codes[long_tile], shifts[long_tile];
+    i32 pairs[long_tile];  // shifts of pairs beside each value, in place
+    u32 draws[long_tile + drawn_together];
+    i32 largest[long_tile], scales[long_tile];  // of blocks: largest finite magnitude, code of the scale
+    float divisor[long_tile], multiplier[long_tile];
+    alignas(64) u8 packed[2 * long_tile + 2 * joined];  // codes of up to 16 bits, and what joining the last ones writes too much
+    bool bad[long_tile];  // whether a block holds something that is not finite
 };
 
 // Everything about a job that its tiles share.
@@ -45,7 +46,9 @@ struct PreparedQuantize {
     bool unscaled;    // so only where whole lines of a cache are rounded, without scales
     bool same;        // that in the binades of float32
     bool joins;       // codes of such a case are packed in registers
-    Joining joining;  // by what
+    i64 tile;         // values worked on at once, at most
+    Joining joining;        // by what
+    Joining scale_joining;  // the same of scales
 };
 
 namespace {  // of this file alone
@@ -73,7 +76,9 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         .unscaled = false,
         .same = false,
         .joins = false,
+        .tile = tile,
         .joining = {},
+        .scale_joining = f.scales == Scales::none ? Joining{} : joining_of(f.scale_bits, Sign::none, false),
     };
     // A table has no grid, and only real scales are rounded to one.
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow, p.stochastic ? f.random_bits : 16);
@@ -93,6 +98,7 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         p.unscaled = infinite ? p.same || f.grid.rounds_by_addition : p.same && f.overflow == Overflow::saturate;
         if (infinite && p.same) p.unscaled = f.grid.limit_above == (255 << f.grid.m) - 1;
     }
+    if (p.in_vectors || p.unscaled) p.tile = long_tile;
     // Codes of other widths go through a buffer.
     const i32 bits = bits_of_element(f);
     p.joins = (p.in_vectors || p.unscaled) && !p.values && (bits <= 8 || bits == 16);

@@ -15,7 +15,7 @@ using contiguous_lines::items_of_contiguous, contiguous_lines::quantize_contiguo
 using prepared::Buffers, prepared::PreparedQuantize, prepared::prepare_quantize;
 using strided_lines::items_of_strided, strided_lines::quantize_strided;
 using blocks::fill;
-using numbers::tile;
+using numbers::long_tile;
 using strips::side_by_side;
 using vectors::finish_nontemporal_stores;
 
@@ -47,7 +47,7 @@ Outcome quantize(const Quantize& job, i64 first, i64 last) {
     // Each thread prepares for itself: it takes less time than handing it over.
     const PreparedQuantize p = prepare_quantize(job);
     Buffers t;
-    fill(t.ones, 1.0f, tile);
+    fill(t.ones, 1.0f, long_tile);
     // The thread of the first item writes what the array has once.
     if (first == 0) write_shared(p, t);
     bool finite = true;

@@ -11,7 +11,7 @@
 
 namespace tiles {
 
-using finite_vectors::Result, finite_vectors::Scaling, finite_vectors::VectorRounding, finite_vectors::own, finite_vectors::values_ahead,
+using finite_vectors::Result, finite_vectors::Scaling, finite_vectors::VectorRounding, finite_vectors::own, finite_vectors::values_beyond,
     finite_vectors::vectors_for;
 using prepared::Buffers, prepared::PreparedQuantize;
 using numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::largest_bits, numbers::least, numbers::magnitude_mask,
@@ -146,7 +146,7 @@ inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, co
                              .outer = 1.0f,
                              .draws = draws,
                              .n = 0,
-                             .ahead = values_ahead,
+                             .ahead = p.tile + values_beyond,
                              .values = values,
                              .nontemporal = !outer && nontemporal(p, t, values),
                              .codes = codes,

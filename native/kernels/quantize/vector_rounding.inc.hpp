@@ -14,9 +14,9 @@ using packing::Joining;
 using rounding::Constants;
 using vectors::any, vectors::broadcast, vectors::larger, vectors::read, vectors::shuffled, vectors::smaller;
 
-// How far ahead of what is rounded memory is asked for. The next tile is measured as soon as this one is rounded, faster
-// than it comes from memory: a tile more is under way meanwhile.
-constexpr i64 values_ahead = 2 * tile;
+// How far ahead of what is rounded memory is asked for: a tile, and so many values beyond. The next tile is measured as soon as this
+// one is rounded, faster than it comes from memory: more is under way meanwhile.
+constexpr i64 values_beyond = tile;
 
 // What a vector of values becomes: values again, codes one in each number, or packed codes.
 enum class Result { values, codes, packed };

@@ -5,7 +5,7 @@
 
 namespace lines {
 
-using numbers::tile;
+using numbers::tile, numbers::vector;
 
 // Where a line begins: in the input, in the C order of the array, and among the lines.
 struct Line {
@@ -25,13 +25,14 @@ inline Line line_of(const Geometry& g, i64 number) {
 
 inline float whole_of(const Format& f) { return static_cast<float>(f.whole); }
 
-// Values of a line that are worked on at once: whole blocks where a tile holds one, eight of them where it holds those;
-// of a longer block whole sub-blocks, which share a shift.
-inline i64 tile_of(const Format& f) {
-    if (!has_blocks(f)) return tile;
-    if (f.block > tile) return f.scales == Scales::shifted ? tile / f.sub_block * f.sub_block : tile;
-    const i64 eight = 8 * f.block;
-    return eight <= tile ? tile / eight * eight : tile / f.block * f.block;
+// Values of a line that are worked on at once, not more than `most`: whole blocks where so many values hold one, a vector of blocks or
+// eight where they hold those, since vectors of blocks are measured together; of a longer block whole sub-blocks, which share a shift.
+inline i64 tile_of(const Format& f, i64 most = tile) {
+    if (!has_blocks(f)) return most;
+    if (f.block > most) return f.scales == Scales::shifted ? most / f.sub_block * f.sub_block : most;
+    const i64 eight = 8 * f.block, many = vector > 8 ? vector * f.block : eight;
+    if (many <= most) return most / many * many;
+    return eight <= most ? most / eight * eight : most / f.block * f.block;
 }
 
 // Whether a line of packed parts can be cut after every `values` values: whole blocks and whole bytes of every part.

@@ -18,6 +18,7 @@ using Bytes = u8 __attribute__((vector_size(vector_bytes)));
 using SignedBytes = signed char __attribute__((vector_size(vector_bytes)));
 using Quarters = u8 __attribute__((vector_size(vector_bytes / 4)));
 using Halves = u16 __attribute__((vector_size(vector_bytes / 2)));
+using Longs = i64 __attribute__((vector_size(vector_bytes)));
 
 #if defined(__AVX2__)
 
@@ -117,7 +118,7 @@ inline Joining joining_of(i32 bits, Sign sign, bool minus_zero) {
     if (bits < 8) {
         j.pairs = broadcast(static_cast<i32>(0x10001u * (1u | 1u << (8 + bits))));
         j.fours = broadcast(1 | 1 << (16 + 2 * bits));
-        for (i64 i = 0; i < vector; i += 2) j.up[i] = j.down[i] = 32 - 4 * bits;
+        j.up = j.down = (Bits)(Longs{} + (32 - 4 * bits));  // lanes set one by one would pass through memory
         j.places = read<Bytes>(places.of_width[bits]);
     }
 #endif
@@ -257,8 +258,13 @@ inline void pack_each(const i32* __restrict codes, i64 n, i32 bits, u8* __restri
     if (pending > 0) *out = static_cast<u8>(word);
 }
 
-// n codes of `bits` bits each, one in each number, into a bit stream as pack_each does, from code number `first` on.
-inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 first) {
+// Whether codes of so many bits are joined in registers.
+inline bool is_joined(i32 bits) { return bits < 8 || bits == 16; }
+
+// n codes, one in each number, into a bit stream as pack_each does, from code number `first` on. `j`: that of codes without
+// signs, made once for all calls.
+inline void pack(const Joining& j, const i32* __restrict codes, i64 n, u8* __restrict line, i64 first) {
+    const i32 bits = j.bits;
     const i64 start = first * bits;
     u8* __restrict out = line + start / 8;
     i64 i = 0;
@@ -271,8 +277,7 @@ inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict li
         for (; i < n; ++i) out[i] = static_cast<u8>(codes[i]);
         return;
     }
-    if (start % 8 == 0 && (bits < 8 || bits == 16)) {
-        const Joining j = joining_of(bits, Sign::none, false);
+    if (start % 8 == 0 && is_joined(bits)) {
         const Bits mask = broadcast((1 << bits) - 1);
         for (; i + joined <= n; i += joined, out += joined * bits / 8) {
             Bits c[4];
@@ -295,6 +300,11 @@ inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict li
     }
     // What does not fill eight codes, or does not start on a byte.
     pack_each(codes + i, n - i, bits, line, start + i * bits);
+}
+
+// The same for codes of `bits` bits.
+inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 first) {
+    pack(joining_of(bits, Sign::none, false), codes, n, line, first);
 }
 
 }  // namespace packing

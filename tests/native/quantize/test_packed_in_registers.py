@@ -42,8 +42,8 @@ FORMATS = cases.BLOCKED + tuple(
         "bdr(m=4,k1=32,d2=0,k2=2)",
     )
 )
-# Below and at what is joined at once, at and around a tile, no whole number of either.
-LENGTHS = (16, 48, 64, 80, 96, 992, 1024, 1040, 2080, 3120)
+# Below and at what is joined at once, at and around a short tile and a long one, no whole number of either.
+LENGTHS = (16, 48, 64, 80, 96, 992, 1024, 1040, 2032, 2048, 2080, 3120, 4112)
 
 
 def finite_lines(fmt: cases.Format, n: int) -> NDArray[np.float32]:
