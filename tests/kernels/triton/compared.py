@@ -527,8 +527,25 @@ def _extreme_draws() -> Sentences:
                     yield difference(None, found, wanted, what)
 
 
+def _not_finite() -> Sentences:
+    """Compare blocks with a NaN or infinity by each choice of what becomes of them."""
+    x = _normal(_seeded(16), 4, 64)
+    x[0, 3], x[1, 40], x[2, 5], x[2, 6] = torch.nan, torch.inf, -torch.inf, torch.nan
+    for name in ("mxfp8_e4m3", "mxfp8_e5m2", "mxfp4", "mx9", "nvfp4", "fp8_e4m3_channel"):
+        for nonfinite in ("element", "block_nan", "saturate"):
+            fmt = parse(name)
+            chosen = possible(fmt, nonfinite=nonfinite)
+            if chosen is None:
+                continue
+            wanted, what = defined(_array(x), fmt, 1, chosen), f"{name}, {nonfinite}"
+            yield difference(None, _array(fake_quantize(x, fmt, 1, chosen)), wanted.values, what)
+            for mine, theirs in zip(quantize(x, fmt, 1, chosen), wanted.parts, strict=True):
+                if mine is not None and theirs is not None:
+                    yield difference(None, _array(mine), theirs, f"{what}: packed")
+
+
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
-    "others": (_decisive, _amax, _both_axes, _feedback, _ranks, _extreme_draws),
+    "others": (_decisive, _amax, _both_axes, _feedback, _ranks, _extreme_draws, _not_finite),
     "products": (_vectors, _matrices, _second_step, _far_scales, _stacks, _surface),
     "layers": (_layers_by_both_axes,),
     "broken": (_broken,),
