@@ -61,8 +61,9 @@ _MADE = (
     "block(element=fixed(24,frac=20),scale=e8m0,size=16)",
     "block(element=int(3),scale=exponent(5,bias=15),size=6)",
 )
+_FAR = ("float(e=5,m=2,bias=116)", "float(e=5,m=2,bias=-85)")  # near the ends of float32
 _NOT_RAISED = dict.fromkeys(
-    ("fp4_e2m1", "int8", "uint4", "fixed16_f10", "int8_tensor", "ternary", _MADE[4]), "saturate"
+    ("fp4_e2m1", "int8", "uint4", "fixed16_f10", "int8_tensor", "ternary", _MADE[4], *_FAR), "saturate"
 )
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Several programs each, and no more: the interpreter takes a tenth of a second for one.
@@ -287,7 +288,7 @@ def _vectors() -> Sentences:
     rng = _seeded(5)
     names = (
         *("mxfp4", "mxfp8_e4m3", "mxfp8_e5m2", "mxfp6_e2m3", "mxint8", "nvfp4", "mx6", "vsq8"),
-        *("int4_channel", "int8_tensor", "fp8_e4m3", "fp8_e5m2fnuz", "posit8_1"),
+        *("int4_channel", "int8_tensor", "fp8_e4m3", "fp8_e5m2fnuz", "posit8_1", _MADE[0]),
     )
     for name in names:
         for n in (70, 136, 1064):  # 136: words of 32 bits, whose last block is cut short
@@ -297,12 +298,12 @@ def _vectors() -> Sentences:
             yield _bounded(gemv(x, parts, fmt, 5), x, wide, f"{name} times vectors of {n}")
             with patch.object(vectors, "is_wide", lambda *_: True):
                 yield _bounded(gemv(x, parts, fmt, 5), x, wide, f"{name} times vectors of {n}, by 64 bits")
-    for name in ("mxfp8_e4m3", "mxfp8_e5m2", "fp8_e4m3"):  # an element or a scale that is not finite
+    for name in ("mxfp8_e4m3", "mxfp8_e5m2", "fp8_e4m3", "fp8_e5m2fnuz"):  # elements or scales are not finite
         w = _normal(rng, 4, 136)
         w[1, 40], w[2, 100], w[3, 3] = torch.inf, -torch.inf, torch.nan
         for nonfinite in ("element", "block_nan") if "mx" in name else ("element",):
             fmt = parse(name)
-            overflow = "inf" if "e5m2" in name else "saturate"
+            overflow = "saturate" if fmt.element.inf_code is None else "inf"
             parts = quantize(w, fmt, 1, options(fmt, nonfinite=nonfinite, overflow=overflow))
             wide = dequantize(parts, fmt, (4, 136), 1, torch.float32)
             found, wanted = gemv(torch.ones(1, 136, device=DEVICE), parts, fmt, 4)[0], wide.sum(1)
@@ -504,20 +505,12 @@ def _extreme_draws() -> Sentences:
     for end in (0, 0xFFFF):
         seed = next(seed for seed in range(10**6) if end in draw(places, seed, 16))
         at = int(np.flatnonzero(draw(places, seed, 16) == end)[0])
-        for name in (
-            "e8m0",
-            "posit8_1",
-            "fp8_e4m3",
-            "fp8_e5m2",
-            "fp4_e2m1",
-            _MADE[4],
-            "mxfp4",
-            "int8_tensor",
-        ):
+        for name in ("e8m0", "posit8_1", "fp8_e4m3", "fp8_e5m2", "mxfp4", *_NOT_RAISED):
             fmt = parse(name)
             random = options(fmt, rounding="stochastic", seed=seed, nonfinite=_NOT_RAISED.get(name))
             nearest = options(fmt, nonfinite=_NOT_RAISED.get(name))
-            for value in (torch.inf, -torch.inf, 3.4e38, -3.4e38, 1.7, 2.0**-149, fmt.element.max):
+            ends = (fmt.element.max, fmt.element.max / 3, fmt.element.smallest_subnormal * 1.3)
+            for value in (torch.inf, -torch.inf, 3.4e38, -3.4e38, 1.7, 2.0**-149, *ends):
                 x = torch.ones(1, 64, device=DEVICE)
                 x[0, at] = value
                 for chosen in (random, nearest):

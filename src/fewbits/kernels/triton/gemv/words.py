@@ -95,7 +95,7 @@ def words_kernel(
             else:
                 factor = scale_value(whole, of_scale)
             found = found * factor[None, :, :]
-        sums += tl.where(both[None, :, :], found, 0.0)
+        sums += found
     total = tl.sum(sums, axis=2) * step
     if f.scaling == "outer":
         total = total * load_outer(outer, line, exists, f)[None, :]
