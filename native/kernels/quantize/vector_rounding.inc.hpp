@@ -295,7 +295,7 @@ inline Bits round_pairs(const Constants& k, Bits x, Reals u, Reals b, Naturals d
     const auto chosen = [&](Reals wide, Reals half) { return below ? half : wide; };
     // Values are rounded together; see round_pairs_together.
     if constexpr (draws == Draws::sixteen) {
-        const Reals inverse = (Reals)broadcast(((254 + 16 + k.m) << 23) - k.emin_bits), most = inverse * k.max;
+        const Reals inverse = (Reals)broadcast((254 + 16 + k.m - k.emin_field) << 23), most = inverse * k.max;
         const Bits within = smaller((Bits)(u * chosen(inverse, inverse + inverse)), (Bits)most);
         return (__builtin_convertvector((Reals)within, Bits) + (Bits)drawn) >> 16;
     }
@@ -391,7 +391,7 @@ inline Bits moved_up(Bits v, i32 by) {
 // 2^-16 steps.
 template <i64 per, i64 count>
 inline void round_pairs_together(const Constants& k, const VectorRounding& q, i64 i, const Reals* a, const Reals* b, Bits* rounded) {
-    const Reals inverse = (Reals)broadcast(((254 + 16 + k.m) << 23) - k.emin_bits), twice = inverse + inverse;
+    const Reals inverse = (Reals)broadcast((254 + 16 + k.m - k.emin_field) << 23), twice = inverse + inverse;
     const Bits most = (Bits)(inverse * k.max), step = broadcast(k.emin_bits - (k.m << 23));
     Reals u[count], grid[count];
     Bits steps[count];
