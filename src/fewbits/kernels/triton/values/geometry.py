@@ -60,6 +60,11 @@ def lines_of(x: torch.Tensor, axis: int) -> tuple[torch.Tensor, Lines]:
     )
 
 
+def _is_dense(lines: Lines) -> bool:
+    """Return whether values lie one behind the other in memory, along lines and from one to the next."""
+    return lines.behind == 1 and lines.step == 1 and (lines.before == 1 or lines.step_before == lines.n)
+
+
 def in_one_line(lines: Lines, spec: Spec) -> Lines:
     """Return lines that lie one behind the other as a single one, where neither blocks nor bytes change.
 
@@ -67,8 +72,7 @@ def in_one_line(lines: Lines, spec: Spec) -> Lines:
     """
     grid = spec.grid or spec.table
     assert grid is not None
-    whole = lines.behind == 1 and lines.step == 1 and (lines.before == 1 or lines.step_before == lines.n)
-    if not whole or spec.shared not in ("", "tensor"):
+    if not _is_dense(lines) or spec.shared not in ("", "tensor"):
         return lines
     counts = [(lines.n, grid.bits)]
     if spec.per_scale:
@@ -88,7 +92,7 @@ def fills(lines: Lines, work: Work, width: int) -> int:
     """
     if lines.behind > 1 or work.size % width or lines.n % work.size:
         return 0
-    return 2 if lines.step == 1 and (lines.before == 1 or lines.step_before == lines.n) else 1
+    return 2 if _is_dense(lines) else 1
 
 
 def is_wide(lines: Lines) -> bool:
