@@ -490,7 +490,7 @@ def _broken() -> Sentences:
         (rounding, "shared_exponent", 40, lambda given: lambda *args: given(*args) + 1),
         (kernels, "draws", 40, lambda given: lambda p, *args: given(p + 1, *args)),
         (kernels, "draws_in_order", 64, lambda given: lambda p, *args: given(p + 128, *args)),
-        (rounding, "times_power_of", 64, lambda given: lambda *args: given(*args) * 1.0000001),
+        (rounding, "signed_value", 64, lambda given: lambda *args: given(*args) * 1.0000001),
     )
     for module, name, n, breaks in wrong:
         x = _normal(_seeded(9), 4, n)

@@ -7,10 +7,10 @@ from typing import Any
 import triton
 import triton.language as tl
 
-from fewbits.kernels.triton.values.bits import INFINITY, NAN, bits_of, float_of
+from fewbits.kernels.triton.values.bits import INFINITY, NAN, float_of
 from fewbits.kernels.triton.values.decode import grid_value, scale_value, table_value
 from fewbits.kernels.triton.values.encode import encode_grid, encode_table, parts_of, with_sign
-from fewbits.kernels.triton.values.quick import over_power, round_quickly, times_power_of
+from fewbits.kernels.triton.values.quick import over_power, round_quickly, signed_value
 from fewbits.kernels.triton.values.scales import (
     gain_of,
     real_scale,
@@ -111,11 +111,7 @@ def round_tile(
             code, found = round_quickly(over_power(float_of(magnitude), exponent, f), negative, drawn, f)
             not_a_number = magnitude > INFINITY
             codes = with_sign(code, negative, not_a_number, grid)
-            minus = (negative != 0) if grid.signed_zero else (negative != 0) & (code != 0)
-            found = times_power_of(found, exponent, f)
-            y = float_of(bits_of(found) | (minus.to(tl.int32) << 31))
-            if grid.nan is not None:
-                y = tl.where(not_a_number, float("nan"), y)
+            y = signed_value(found, code, negative, not_a_number, exponent, f)
         else:
             code, not_a_number = encode_grid(
                 magnitude, negative, exponent, drawn, grid, rounding, f.random_bits, overflow

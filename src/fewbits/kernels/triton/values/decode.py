@@ -9,7 +9,7 @@ import triton.language as tl
 
 from fewbits.kernels.triton.values.bits import INFINITY, NAN, bits_of, float_of, times_power
 from fewbits.kernels.triton.values.packing import load_codes
-from fewbits.kernels.triton.values.quick import times_power_of, value_of
+from fewbits.kernels.triton.values.quick import signed_value, value_of
 
 
 @triton.jit
@@ -88,13 +88,10 @@ def element_value(whole: tl.tensor, exponent: tl.tensor, f: tl.constexpr) -> Any
     if f.quick is None:
         y = grid_value(code, negative, not_a_number, exponent, e)
     else:
-        y = times_power_of(value_of(code, f), exponent, f)
+        v = value_of(code, f)
         if e.inf is not None:
-            y = tl.where(code == e.inf, float("inf"), y)
-        minus = (negative != 0) if e.signed_zero else (negative != 0) & (code != 0)
-        y = float_of(bits_of(y) | (minus.to(tl.int32) << 31))
-        if e.nan is not None:
-            y = tl.where(not_a_number, float("nan"), y)
+            v = tl.where(code == e.inf, float("inf"), v)
+        y = signed_value(v, code, negative, not_a_number, exponent, f)
     return y
 
 

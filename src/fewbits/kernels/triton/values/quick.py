@@ -54,6 +54,24 @@ def times_power_of(v: tl.tensor, exponent: tl.tensor, f: tl.constexpr) -> Any:
 
 
 @triton.jit
+def signed_value(
+    v: tl.tensor,
+    code: tl.tensor,
+    negative: tl.tensor,
+    not_a_number: tl.tensor,
+    exponent: tl.tensor,
+    f: tl.constexpr,
+) -> Any:
+    """Return the magnitude v of a code without sign times 2^exponent, with its sign, or NaN."""
+    e: tl.constexpr = f.grid
+    minus = (negative != 0) if e.signed_zero else (negative != 0) & (code != 0)
+    y = float_of(bits_of(times_power_of(v, exponent, f)) | (minus.to(tl.int32) << 31))
+    if e.nan is not None:
+        y = tl.where(not_a_number, float("nan"), y)
+    return y
+
+
+@triton.jit
 def value_of(code: tl.tensor, f: tl.constexpr) -> Any:
     """Return the float32 of codes without sign."""
     q: tl.constexpr = f.quick
