@@ -13,7 +13,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, inspect, restore
 from fewbits.files import load_file as load_narrow
-from tests.files.layouts.models import loaded, logits, saved_llama, with_weights
+from tests.files.layouts.models import SIZES, loaded, logits, saved_llama, with_weights
 
 pytest.importorskip("compressed_tensors")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -156,10 +156,29 @@ def test_a_float32_model_is_declared_as_bfloat16(tmp_path: Path) -> None:
     assert config(narrow)["dtype"] == "bfloat16"
     logits(loaded(narrow))
     told = config(narrow)
-    assert told["quantization_config"]["ignore"] == ["lm_head"]  # which is tied and has no tensor
+    assert "lm_head" in told["quantization_config"]["ignore"]  # which is tied and has no tensor
     (narrow / "config.json").write_text(json.dumps(told | {"dtype": "float32"}))
     with pytest.raises(RuntimeError, match="dtype"):  # the trap
         logits(loaded(narrow))
+
+
+@pytest.mark.parametrize("kind", ["Electra", "GPTJ"])
+def test_embeddings_and_what_is_named_after_them_stay_what_they_are(tmp_path: Path, kind: str) -> None:
+    # What is cast, or in a scheme, and should not be would be drawn at random: the embedding `wte`, and of
+    # ELECTRA the Linear `embeddings_project` and a head that is tied, which has no tensor.
+    import transformers
+
+    sizes = {k: n for k, n in SIZES.items() if k != "num_key_value_heads"}
+    options = sizes | (
+        {"embedding_size": 32, "is_decoder": True} if kind == "Electra" else {"rotary_dim": 16}
+    )
+    sized = getattr(transformers, f"{kind}Config")(**options)
+    model = getattr(transformers, f"{kind}ForCausalLM")(sized).bfloat16()
+    model.save_pretrained(tmp_path / "wide")
+    found = loaded(written(tmp_path / "wide", tmp_path))
+    for name, p in model.named_parameters():
+        if "embed" in name or "wte" in name or p.ndim < 2:
+            assert torch.equal(found.get_parameter(name), p), name
 
 
 def test_without_the_status_weights_would_be_drawn_at_random(llama: Path, tmp_path: Path) -> None:
@@ -304,6 +323,17 @@ def test_what_has_no_place_is_refused_by_name(llama: Path, tmp_path: Path, choic
     with pytest.raises(ArgumentError, match=told):
         cast(llama, tmp_path / "narrow", **({"layout": "compressed-tensors"} | choices))
     assert not (tmp_path / "narrow").exists()
+
+
+def test_a_model_whose_weights_have_their_inputs_first_is_refused(llama: Path, tmp_path: Path) -> None:
+    (tmp_path / "gpt2").mkdir()
+    for name in ("model.safetensors", "config.json"):
+        text = (llama / name).read_bytes()
+        (tmp_path / "gpt2" / name).write_bytes(
+            text.replace(b'"model_type": "llama"', b'"model_type": "gpt2"')
+        )
+    with pytest.raises(ArgumentError, match="those of gpt2 are Conv1D, whose inputs come first"):
+        written(tmp_path / "gpt2", tmp_path)
 
 
 def test_a_file_without_a_config_is_refused(llama: Path, tmp_path: Path) -> None:

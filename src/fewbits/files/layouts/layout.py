@@ -19,7 +19,17 @@ from fewbits.formats import Block, Element, Float, Format
 BF16, FP32 = Float(8, 7, 127, "ieee"), Float(8, 23, 127, "ieee")  # as the catalogue has them
 
 # Names of two-axis weights that are no Linear weights, or that every program keeps wide.
-KEPT = ("*embed*", "*lm_head*", "*norm*", "*router*", "*.gate.weight", "*score.weight", "*classifier*")
+KEPT = (
+    *("*embed*", "*wte.weight", "*wpe.weight", "shared.weight", "model.shared.weight"),
+    *("*relative_attention_bias*", "*lm_head*", "*norm*", "*router*"),
+    *("*.gate.weight", "*score.weight", "*classifier*"),
+)
+# Heads that are tied: a file has no tensor of theirs, and a program takes them for any other Linear.
+_TIED = (
+    *("lm_head", "proj_out", "generator_lm_head", "lm_head.decoder", "cls.predictions.decoder"),
+    *("predictions.decoder", "vocab_projector", "embed_out"),
+)
+_INPUTS_FIRST = ("gpt2", "openai-gpt", "imagegpt", "decision_transformer", "clvp")  # Conv1D, no Linear
 
 
 @dataclass(frozen=True)
@@ -75,11 +85,15 @@ def is_linear(tensor: StoredTensor) -> bool:
 
 
 def left_wide(request: Request) -> list[str]:
-    """Return the modules that stay as they are; a head that is tied has no tensor of its own."""
+    """Return the modules that stay as they are, and the heads that may be tied.
+
+    A name does not tell an embedding from the Linear behind it, as ELECTRA's ``embeddings_project``, so both
+    are listed but for the one name that is no Linear anywhere.
+    """
     wide = [t.name for t in request.tensors if t.name not in request.becomes and len(t.shape) == 2]
     modules = {name.removesuffix(".weight") for name in wide if name.endswith(".weight")}
-    modules -= {module for module in modules if fnmatchcase(module, "*embed*")}
-    return sorted(modules | {"lm_head"})
+    heads = ("lm_head",) if "lm_head" in modules else _TIED
+    return sorted({m for m in modules if not m.endswith("embed_tokens")} | {*heads})
 
 
 def with_scale(format: Format, scale: Element) -> Format:
@@ -113,13 +127,19 @@ def folder_of(layout: str, source: Path) -> ModelFolder:
     """Return the folder of the model, which a layout needs.
 
     Raises:
-        ArgumentError: the source is a single file, or has no config.json.
+        ArgumentError: the source is a single file or has no config.json, or its model no Linear layers.
     """
     folder = model_folder(source) if source.is_dir() or source.suffix == ".json" else None
     if folder is None:
         raise ArgumentError(
             f"layout={layout!r} writes a folder that loads, with its config.json, and {source} is no folder"
             " with one; give the folder of the model"
+        )
+    kind = folder.config.get("model_type")
+    if kind in _INPUTS_FIRST:
+        raise ArgumentError(
+            f"layout={layout!r} takes the weights of Linear layers, and those of {kind} are Conv1D, whose"
+            " inputs come first; cast without a layout"
         )
     return folder
 
