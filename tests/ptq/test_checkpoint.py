@@ -72,6 +72,21 @@ def test_what_is_written_is_what_was_chosen(source: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.glob(".fewbits-*"))
 
 
+def test_buffers_take_the_values_of_the_checkpoint_too(tmp_path: Path) -> None:
+    def normed() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 32)).eval()
+
+    trained = normed()
+    trained.load_state_dict(trained.state_dict() | {"0.running_mean": torch.arange(64.0)})
+    save_file(trained.state_dict(), tmp_path / "source.safetensors")
+    x = torch.randn(99, 64)
+    for name, model in (("a", normed()), ("b", trained)):
+        to = tmp_path / f"{name}.safetensors"
+        cast_model(tmp_path / "source.safetensors", to, model, [x], format="mxfp4")
+    assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
+
+
 def test_a_job_cut_off_anywhere_writes_the_same_bytes(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
     def job(to: Path) -> None:
         cast_model(source, to, network(), batches(), format="mxfp4", scale="search")

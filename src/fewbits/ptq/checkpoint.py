@@ -21,7 +21,7 @@ from fewbits.files.selection import choose_formats
 from fewbits.formats import Format, parse
 from fewbits.ptq.data_flow import Batch
 from fewbits.ptq.layers import product_layer
-from fewbits.ptq.loaded_weights import LoadedWeights, differing_tie, read, stored_parameters
+from fewbits.ptq.loaded_weights import LoadedWeights, differing_tie, read, stored_buffers, stored_parameters
 from fewbits.ptq.model import quantize_model
 from fewbits.ptq.stored_choices import choice_file
 from fewbits.records import CastReport, QuantizedLayer, QuantizeReport
@@ -170,6 +170,9 @@ def _fill(model: nn.Module, tensors: Mapping[str, StoredTensor], source: str) ->
         raise DataError(
             f"{source} has no tensor of a name of the model's, such as {next(iter(held), '')!r:.200}"
         )
+    buffers = dict(model.named_buffers())
+    for name, stored in stored_buffers(model, tensors).items():
+        buffers[name].copy_(read(stored))
     if any(p.is_meta for p in held.values()):
         lacking = held.keys() - found.keys()
         if lacking:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -109,14 +109,30 @@ def stored_parameters(model: nn.Module, tensors: Mapping[str, StoredTensor]) -> 
     Raises:
         DataError: one has another shape than the parameter.
     """
+    return _by_name(model, model.named_parameters(), tensors)
+
+
+def stored_buffers(model: nn.Module, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Return the tensors of a checkpoint by the names of a model's buffers of real numbers, as running means.
+
+    Raises:
+        DataError: one has another shape than the buffer.
+    """
+    real = {name: tensor for name, tensor in tensors.items() if tensor.is_float}
+    return _by_name(model, model.named_buffers(), real)
+
+
+def _by_name(
+    model: nn.Module, named: Iterable[tuple[str, Tensor]], tensors: Mapping[str, StoredTensor]
+) -> dict[str, StoredTensor]:
     found: dict[str, StoredTensor] = {}
-    for name, parameter in model.named_parameters():
+    for name, own in named:
         stored = _stored_as(model, name, tensors)
         if stored is None:
             continue
-        if stored.shape != tuple(parameter.shape):
+        if stored.shape != tuple(own.shape):
             raise DataError(
-                f"the model's {name!r:.200} is {tuple(parameter.shape)}; the checkpoint's {stored.shape}"
+                f"the model's {name!r:.200} is {tuple(own.shape)}; the checkpoint's {stored.shape}"
             )
         found[name] = stored
     return found

@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from math import inf, nan
 from pathlib import Path
 from typing import TypeVar
@@ -122,7 +123,7 @@ def quantize_model(
     settings["formats"] = [str(rounding), scale_rule, *(f"{name} {targets[name].format}" for name in layers)]
     weights = getattr(model, "fewbits_weights", None)
     weights = weights if isinstance(weights, LoadedWeights) else None
-    held = model.state_dict().items() if weights is None else weights.values()
+    held = model.state_dict().items() if weights is None else chain(weights.values(), model.named_buffers())
     job = "" if folder is None else job_of(settings, held, list(batches))
     stored = StoredChoices(None if folder is None else Path(folder), job)
     work = _Work(model, batches, layers, targets, choice, stored, rounding, scale_rule, progress)
