@@ -11,7 +11,7 @@ import torch
 import fewbits as fb
 from fewbits.cli import main as cli
 from fewbits.errors import ArgumentError, DataError
-from fewbits.files import cast, load_file
+from fewbits.files import cast, load_file, restore
 from tests.files.test_inspection import damage
 
 with warnings.catch_warnings():
@@ -84,6 +84,47 @@ def test_from_pretrained_gives_the_same_model(format: str, tmp_path: Path) -> No
     base = transformers.AutoModel.from_pretrained(folder)  # without the head, and the prefix of names
     assert isinstance(base.layers[0].mlp.up_proj.weight, fb.NarrowTensor)
     assert torch.equal(base(IDS).last_hidden_state, expected.model(IDS).last_hidden_state)
+
+
+TWO = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
+ENCODER = {"d_model": 64, "vocab_size": 100, "max_position_embeddings": 64} | {
+    f"{part}_{what}": n
+    for part in ("encoder", "decoder")
+    for what, n in {"layers": 1, "attention_heads": 4, "ffn_dim": 96}.items()
+}
+OTHERS = {  # what is held otherwise than in the file, or read by no product
+    "MixtralForCausalLM": TINY | {"num_local_experts": 12},  # experts are merged; 2 comes before 10
+    "GPTNeoXForCausalLM": TWO | {"intermediate_size": 96},  # another name of the head
+    "MambaForCausalLM": TWO | {"state_size": 8},  # kernels of three axes, and a matrix that is no layer's
+    "ViTForImageClassification": TWO | {"intermediate_size": 96, "image_size": 32, "patch_size": 8},
+    "BartForConditionalGeneration": ENCODER,  # a buffer of two axes
+    "WhisperForConditionalGeneration": ENCODER
+    | {"max_source_positions": 50, "max_target_positions": 64, "pad_token_id": 0},
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_models_of_other_parts_answer_as_what_was_cast_back(kind: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    of = getattr(transformers, kind)
+    model = of(of.config_class(**OTHERS[kind])).eval()
+    # Some experts in another format: each has to get its own.
+    rules = {"*experts.1*": "nvfp4", "*experts.*.w3*": "mx6"} if "Mixtral" in kind else {}
+    model.save_pretrained(tmp_path / "dense", max_shard_size="100KB")
+    cast(tmp_path / "dense", tmp_path / "narrow", format="mxfp4", map=rules)
+    restore(tmp_path / "narrow", tmp_path / "back")
+    expected = dict(of.from_pretrained(tmp_path / "back").named_parameters())
+    given = {
+        "ViT": {"pixel_values": torch.ones(1, 3, 32, 32)},
+        "Whisper": {"input_features": torch.ones(1, 80, 100), "decoder_input_ids": IDS},
+    }.get(kind.partition("For")[0], {"input_ids": IDS})
+    for found in (fb.load(tmp_path / "narrow"), of.from_pretrained(tmp_path / "narrow")):
+        held: Any = found
+        held(**given)
+        weights = dict(held.named_parameters())
+        assert sum(isinstance(p, fb.NarrowTensor) for p in weights.values()) >= 7
+        for name, p in weights.items():
+            assert torch.equal(p.dense() if isinstance(p, fb.NarrowTensor) else p, expected[name]), name
 
 
 def test_wide_weights_take_the_dtype_that_is_asked_for(tmp_path: Path) -> None:

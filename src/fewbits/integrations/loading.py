@@ -24,7 +24,8 @@ def load(
 
     Returns:
         The model of the configuration's ``architectures``, in eval mode. Narrow weights are NarrowTensors
-        without gradient; all others have the dtypes that they have in the files.
+        without gradient, where a product or an embedding reads them; all others have the dtypes that they
+        have in the files, or had before they were cast.
 
     Raises:
         DataError: a file cannot be read or is broken, the configuration names no model that transformers has,

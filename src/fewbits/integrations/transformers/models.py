@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from pathlib import Path
 from typing import Any, cast
@@ -9,9 +10,12 @@ from typing import Any, cast
 import torch
 import transformers
 from transformers import AutoConfig, AutoModel, GenerationConfig, PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
 
 from fewbits.errors import DataError
 from fewbits.files import load_file
+from fewbits.files.contents import sound_contents
+from fewbits.integrations.transformers.places import places, stays_packed
 from fewbits.nn.layers.rounded_input import check_activation, round_inputs
 from fewbits.tensor import NarrowTensor
 
@@ -29,9 +33,11 @@ def from_folder(
         )
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     config.__dict__.pop("quantization_config", None)  # the files say it themselves
-    state = load_file(folder)
-    model, found = _class_of(config, folder).from_pretrained(
-        None, config=config, state_dict=state, dtype=_wide_dtype(state), output_loading_info=True
+    state, kind = load_file(folder), _class_of(config, folder)
+    dtype = _wide_dtype(state)
+    _widen(state, folder, kind, config)
+    model, found = kind.from_pretrained(
+        None, config=config, state_dict=state, dtype=dtype, output_loading_info=True
     )
     for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if found[what]:
@@ -57,6 +63,18 @@ def _class_of(config: Any, folder: Path) -> Any:
             " install a version that has it"
         )
     return AutoModel
+
+
+def _widen(state: dict[str, torch.Tensor | NarrowTensor], folder: Path, kind: Any, config: Any) -> None:
+    """Make ordinary tensors, in place, of those that a model does not take packed."""
+    shapes = {t.name: t.layout.shape for t in sound_contents(folder).narrow}
+    with torch.device("meta"):  # names alone
+        model = kind(copy.deepcopy(config))
+    for name, place in places(model, shapes, get_model_conversion_mapping(model)).items():
+        held = state[name]
+        # The kernel of a convolution was quantized as a matrix.
+        if isinstance(held, NarrowTensor) and (held.shape != shapes[name] or not stays_packed(model, place)):
+            state[name] = held.dense().reshape(shapes[name])
 
 
 def _wide_dtype(state: dict[str, torch.Tensor | NarrowTensor]) -> torch.dtype | str:

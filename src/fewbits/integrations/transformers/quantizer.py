@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
-from transformers.core_model_loading import ConversionOps
+from transformers.core_model_loading import ConversionOps, WeightConverter
 from transformers.quantizers import HfQuantizer, register_quantization_config, register_quantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError
 from fewbits.files.byte_layout import SUFFIXES, part_name
-from fewbits.files.checkpoint import StoredTensor
+from fewbits.files.checkpoint import StoredTensor, counting_order
 from fewbits.files.contents import sound_contents
 from fewbits.files.model_folder import METHOD
 from fewbits.files.narrow_tensor import StoredNarrowTensor
 from fewbits.files.tensors import assembled, check
+from fewbits.integrations.transformers.places import Place, places, stays_packed
+from fewbits.tensor import NarrowTensor
 
 
 @register_quantization_config(METHOD)
@@ -40,29 +44,46 @@ class FewbitsQuantizer(HfQuantizer):  # type: ignore[misc]  # as above
                 "quantization_config=FewbitsConfig() of a model that is not narrow; write a narrow one by"
                 " `fewbits cast` first, and load that"
             )
-        self.narrow: dict[str, StoredNarrowTensor] = {}
+        self.stored: dict[str, StoredNarrowTensor] = {}  # by the names in the files
+        self.narrow: dict[Place, list[StoredNarrowTensor]] = {}
 
     def _process_model_before_weight_loading(
         self, model: PreTrainedModel, checkpoint_files: list[str] | None = None, **_: Any
     ) -> None:
+        self.model = model
         for file in checkpoint_files or ():
-            for tensor in sound_contents(Path(file)).tensors:
-                if isinstance(tensor, StoredNarrowTensor):
-                    self.narrow[tensor.name] = tensor
+            for tensor in sound_contents(Path(file)).narrow:
+                self.stored[tensor.name] = tensor
 
-    @property
-    def serialized_names(self) -> dict[str, list[str]]:
-        """Of the last word of each narrow name, those of its parts."""
-        words = {name.rpartition(".")[2] for name in self.narrow}
-        return {word: [word, *(part_name(word, suffix) for suffix in SUFFIXES)] for word in words}
+    def update_weight_conversions(self, weight_conversions: list[Any], *_: Any) -> list[Any]:
+        """Return what transformers makes parameters by, with what makes them of parts."""
+        found = places(self.model, self.stored, weight_conversions)
+        for name in sorted(self.stored, key=counting_order):  # as transformers lists several of one parameter
+            self.narrow.setdefault(found[name], []).append(self.stored[name])
+        merging = [self._merging(t) if isinstance(t, WeightConverter) else t for t in weight_conversions]
+        words = {name.rpartition(".")[2] for name in self.stored}
+        return [*merging, *(WeightConverter(_ends(word), word, [_Packed(self)]) for word in sorted(words))]
 
-    def get_load_operations(self) -> dict[str, type[ConversionOps]]:
-        """Return what makes a parameter of what the files hold of it."""
-        return {"deserialize": _Packed}
+    def _merging(self, converter: WeightConverter) -> WeightConverter:
+        """Return what merges tensors, as those of all experts, with their parts in the place of each."""
+        own = list(converter._original_source_patterns)
+        if not any(
+            pattern is not None and pattern in converter.source_patterns for _, pattern in self.narrow
+        ):
+            return converter
+        parts = [part_name(pattern, suffix) for pattern in own for suffix in SUFFIXES]
+        merging = WeightConverter(
+            [*parts, *own],
+            list(converter._original_target_patterns),
+            [_Wide(self, own), *converter.operations],
+        )
+        for name in ("scope_prefix", "base_model_prefix"):
+            setattr(merging, name, getattr(converter, name))
+        return merging
 
     def get_new_dtype(self, converter: Any, param: Any, dtype: torch.dtype | None) -> torch.dtype | None:
         """Leave parts as they are: bytes, and float32 scales; what is whole is cast when all are there."""
-        ours = any(isinstance(op, _Packed) for op in getattr(converter, "operations", ()))
+        ours = any(isinstance(op, _Packed | _Wide) for op in getattr(converter, "operations", ()))
         return None if ours else super().get_new_dtype(converter, param, dtype)
 
     def is_serializable(self) -> bool:
@@ -93,25 +114,67 @@ class _Packed(ConversionOps):  # type: ignore[misc]  # as above
         model: PreTrainedModel,
         **_: Any,
     ) -> dict[str, torch.Tensor]:
-        found = {pattern.rpartition(".")[2]: tensors[0] for pattern, tensors in input_dict.items()}
-        stored = self._stored(full_layer_name) if "codes" in found else None
-        if stored is None:
+        found = {
+            pattern.rstrip("$").rpartition(".")[2]: tensors[0] for pattern, tensors in input_dict.items()
+        }
+        own = model.get_parameter_or_buffer(full_layer_name)
+        if "codes" not in found:
             (whole,) = found.values()
-            own = model.get_parameter_or_buffer(full_layer_name)
             return {full_layer_name: whole.to(own.dtype) if whole.is_floating_point() else whole}
+        place = Place(full_layer_name, None)
+        (stored,) = self.hf_quantizer.narrow[place]
+        q = _assembled(stored, found)
+        if stored.layout.view is None and stays_packed(model, place):
+            return {full_layer_name: nn.Parameter(q, requires_grad=False)}
+        return {full_layer_name: q.dense().to(own.dtype).reshape(stored.layout.shape)}
 
-        def read(part: StoredTensor) -> torch.Tensor:
-            tensor = found[part.name.rpartition(".")[2]]
-            check(part, tensor)
-            return tensor
 
-        q = assembled(stored, read)
-        return {full_layer_name: nn.Parameter(q, requires_grad=False)}
+class _Wide(ConversionOps):  # type: ignore[misc]  # as above
+    """Makes ordinary tensors of the parts of several, which others then make one parameter of."""
 
-    def _stored(self, name: str) -> StoredNarrowTensor:
-        """Return what the files call this parameter: with the prefix of a whole model, or without."""
-        narrow = self.hf_quantizer.narrow
-        for own, stored in narrow.items():
-            if own == name or own.endswith(f".{name}") or name.endswith(f".{own}"):
-                return stored
-        raise DataError(f"{name} is narrow in no file of the folder; cast the model again")
+    def __init__(self, quantizer: FewbitsQuantizer, patterns: list[str]) -> None:
+        self.hf_quantizer, self.patterns = quantizer, patterns
+
+    def __deepcopy__(self, _: object) -> _Wide:
+        """Return itself, as the other one."""
+        return self
+
+    def convert(
+        self,
+        input_dict: dict[str, list[torch.Tensor]],
+        *,
+        full_layer_name: str,
+        model: PreTrainedModel,
+        **_: Any,
+    ) -> dict[str, list[torch.Tensor]]:
+        dtype = model.get_parameter_or_buffer(full_layer_name).dtype
+        made = {}
+        for pattern in self.patterns:
+            stored = iter(self.hf_quantizer.narrow.get(Place(full_layer_name, pattern), ()))
+            parts = {suffix: iter(input_dict.get(part_name(pattern, suffix), ())) for suffix in SUFFIXES}
+            made[pattern] = [
+                (x if x.numel() else _next(next(stored), parts)).to(dtype) for x in input_dict[pattern]
+            ]
+        return made
+
+
+def _ends(word: str) -> list[str]:
+    """Return the patterns of the parts of a tensor whose name ends in this word, and of itself."""
+    return [re.escape(name) + "$" for name in (*(part_name(word, suffix) for suffix in SUFFIXES), word)]
+
+
+def _next(stored: StoredNarrowTensor, parts: Mapping[str, Iterator[torch.Tensor]]) -> torch.Tensor:
+    """Return the values of a tensor, given the parts of it and of those behind it."""
+    own = {suffix: next(parts[suffix]) for suffix in stored.parts}
+    return _assembled(stored, own).dense().reshape(stored.layout.shape)
+
+
+def _assembled(stored: StoredNarrowTensor, parts: Mapping[str, torch.Tensor]) -> NarrowTensor:
+    """Return a narrow tensor of its parts by their suffixes."""
+
+    def read(part: StoredTensor) -> torch.Tensor:
+        tensor = parts[part.name.rpartition(".")[2]]
+        check(part, tensor)
+        return tensor
+
+    return assembled(stored, read)
