@@ -120,6 +120,18 @@ def test_a_budget_that_nothing_meets_is_refused(checkpoint: Path) -> None:
         measure_checkpoint(checkpoint, ["mxfp4"], budget=float("nan"))
 
 
+def test_the_least_budget_that_is_told_is_enough_and_one_is_taken_as_it_is_typed(tmp_path: Path) -> None:
+    save_file({"w": torch.randn(7, 83)}, tmp_path / "a.safetensors")  # 7 * (42 + 3) bytes are 4.337 bits
+    with pytest.raises(ArgumentError, match=r"formats take, 4\.3374; allow"):
+        measure_checkpoint(tmp_path / "a.safetensors", ["mxfp4"], budget=4.3373)
+    report = measure_checkpoint(tmp_path / "a.safetensors", ["mxfp4"], budget=4.3374)
+    assert report.tensors[0].proposed == "mxfp4"
+    save_file({"w": torch.randn(5, 160)}, tmp_path / "b.safetensors")  # 435 bytes, of 4.35 bits
+    format = "block(element=fp4_e2m1,scale=e8m0,size=23)"
+    report = measure_checkpoint(tmp_path / "b.safetensors", [format], budget=4.35)
+    assert report.proposed_bits_per_value == 4.35
+
+
 def test_cast_takes_what_a_budget_proposes(checkpoint: Path, capsys: Any) -> None:
     proposal, narrow = checkpoint.parent / "proposal.json", checkpoint.parent / "narrow.safetensors"
     asked = ["compare", str(checkpoint), "--budget", "5", "--json", str(proposal)]

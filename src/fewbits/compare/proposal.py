@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from math import inf, isnan, prod
+from fractions import Fraction
+from math import ceil, floor, inf, isnan, prod
 
 from fewbits.compare.allocation import Choice, allocate
 from fewbits.compare.budget import allocate_within
@@ -67,11 +68,12 @@ def propose_within(
     for score in scores:
         if score.tensor in smallest:
             smallest[score.tensor] = min(smallest[score.tensor], score.packed_bytes)
-    fewest, most = sum(smallest.values()), int(bits_per_value * values / 8)
+    # As it was typed: the double of 4.35 is less, and 800 values would get 434 bytes.
+    fewest, most = sum(smallest.values()), floor(Fraction(str(bits_per_value)) * values / 8)
     if fewest > most:
         raise ArgumentError(
             f"a budget of {bits_per_value:g} bits per value is less than the narrowest of the formats take,"
-            f" {8 * fewest / values:.4g}; allow more, or measure narrower `formats`"
+            f" {ceil(Fraction(80_000 * fewest, values)) / 10_000:g}; allow as many, or measure narrower `formats`"
         )
     proposals = _chosen(tensors, scores, lambda choices: allocate_within(choices, most))
     return proposals, inf if measured_noise is None else measured_noise(_formats(proposals))

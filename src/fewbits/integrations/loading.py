@@ -24,8 +24,8 @@ def load(
 
     Returns:
         The model of the configuration's ``architectures``, in eval mode. Narrow weights are NarrowTensors
-        without gradient, where a product or an embedding reads them; all others have the dtypes that they
-        have in the files, or had before they were cast.
+        without gradient, where a product or an embedding reads them; all others have the dtype of the
+        files, or where those have several, that of the configuration, as transformers loads them.
 
     Raises:
         DataError: a file cannot be read or is broken, the configuration names no model that transformers has,
