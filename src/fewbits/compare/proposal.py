@@ -73,7 +73,8 @@ def propose_within(
     if fewest > most:
         raise ArgumentError(
             f"a budget of {bits_per_value:g} bits per value is less than the narrowest of the formats take,"
-            f" {ceil(Fraction(80_000 * fewest, values)) / 10_000:g}; allow as many, or measure narrower `formats`"
+            f" {ceil(Fraction(80_000 * fewest, values)) / 10_000:g}; allow as many, or"
+            " measure narrower `formats`"
         )
     proposals = _chosen(tensors, scores, lambda choices: allocate_within(choices, most))
     return proposals, inf if measured_noise is None else measured_noise(_formats(proposals))
