@@ -66,6 +66,7 @@ def test_beams_samples_and_positions_are_taken_as_transformers_takes_them() -> N
         for layer in range(2):
             assert torch.equal(cache.update(x, x, layer)[0], plain.update(x, x, layer)[0])
 
+    cache.batch_select_indices(torch.tensor([0]))  # of nothing, nothing
     add(k)
     for change in (
         lambda c: c.crop(-6),

@@ -156,7 +156,7 @@ def _cast_to(
         to = plan_destination(source, destination, files)
     becomes = {t.name: layout_of(t, chosen[t.name]) for t in tensors if t.name in chosen}
     plan = layout.write(Request(Path(source), tensors, becomes, fuse, to.path))
-    to.refuse_others([*plan.texts, *(file.name for file in plan.copies)])
+    _refuse_others(to, [*plan.texts, *(file.name for file in plan.copies)])
     as_they_are = becomes.keys() - plan.views.keys()
     replaced = _replaced(values, {t.name: t for t in tensors if t.name in as_they_are})
     shared = min(plan.shared.keys() & replaced.keys(), default=None)
@@ -230,8 +230,19 @@ def _beside(
     if folder is None:
         return {}, []
     copies = [file for file in folder.companions() if file.name != modelopt.OWN_CONFIG]
-    to.refuse_others([CONFIG, *(file.name for file in copies)])
+    _refuse_others(to, [CONFIG, *(file.name for file in copies)])
     return {CONFIG: folder.text(("quantization_config",), **told)}, copies
+
+
+def _refuse_others(to: Destination, names: Sequence[str]) -> None:
+    """Raise ArgumentError if the destination holds files of another model, or what ModelOpt would read."""
+    to.refuse_others(names)
+    own = to.path / modelopt.OWN_CONFIG
+    if modelopt.OWN_CONFIG not in names and own.is_file():
+        raise ArgumentError(
+            f"{to.path} holds {own.name!r}, which says that its weights are those of another cast; remove"
+            " it, or give an empty folder"
+        )
 
 
 def _replaced(

@@ -102,3 +102,14 @@ def test_scales_of_activations_stay(llama: Path, tmp_path: Path) -> None:
 def test_what_has_no_place_is_refused_by_name(llama: Path, tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="layout='modelopt' has no mxfp4; it has nvfp4"):
         written(llama, tmp_path, format="mxfp4")
+
+
+def test_a_config_that_another_layout_left_is_not_kept_beside_other_weights(
+    llama: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("compressed_tensors")
+    narrow = written(llama, tmp_path)
+    written(llama, tmp_path)  # the same again is written over
+    for layout in ("compressed-tensors", None):
+        with pytest.raises(ArgumentError, match=r"holds 'hf_quant_config.json', .* another cast; remove it"):
+            cast(llama, narrow, format="nvfp4", layout=layout)

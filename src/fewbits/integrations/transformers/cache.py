@@ -104,7 +104,8 @@ class _NarrowLayer(DynamicLayer):  # type: ignore[misc]  # as above
 
     def batch_select_indices(self, indices: torch.Tensor) -> None:
         """Keep some samples of the batch."""
-        self.reorder_cache(torch.arange(self.keys.shape[0])[indices.cpu()])
+        if self.get_seq_length():
+            self.reorder_cache(torch.arange(self.keys.shape[0])[indices.cpu()])
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Repeat each sample of the batch."""
