@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+import fewbits as fb
 from fewbits.cli import main as cli
 from fewbits.compare.checkpoint import measure_checkpoint
 from fewbits.compare.sensitivity import Probe
@@ -138,6 +139,14 @@ def test_vectors_and_what_the_model_does_not_have_are_kept(own: Any) -> None:
     assert reasons["norm.weight"] == ("fewer than two axes: kept, as fewbits cast does", None, False)
     assert reasons["extra"] == ("the model has no parameter of this name: kept", None, True)
     assert reasons["head.weight"][1] == "mxfp4"
+
+
+def test_a_weight_that_the_middle_format_holds_exactly_is_not_taken_for_one_without_effect(own: Any) -> None:
+    state = network().state_dict()
+    save_file(state | {"head.weight": fb.fake_quantize(state["head.weight"], "mx6")}, "m.safetensors")
+    report = measure_checkpoint("m.safetensors", ["mx4", "mx6", "mx9"], min_qsnr_db=25, model=own)
+    assert report.output_qsnr_db >= 25
+    assert next(t.proposed for t in report.tensors if t.tensor == "head.weight") == "mx6"
 
 
 def test_the_model_is_what_it_was_after_it_was_measured(place: Path) -> None:

@@ -51,16 +51,19 @@ class Probe:
 def sensitivities(
     probe: Probe,
     shapes: Mapping[str, tuple[int, ...]],
-    format: Format,
+    formats: Sequence[Format],
     scale_rule: str,
     progress: Progress | None = None,
 ) -> dict[str, float]:
     """Return, for each weight rounded alone, the relative noise of the outputs over that of the weight.
 
+    Of a weight that was rounded before a format may lose nothing, and so says nothing: the first one is taken
+    that loses something.
+
     Args:
         probe: the model.
         shapes: those of the tensors of a checkpoint, by the name of the parameter.
-        format: the format to which they are rounded, one after the other.
+        formats: those to which they may be rounded, one after the other, in the order of trying.
         scale_rule: how power-of-two scales are chosen.
         progress: called as ``progress("measuring the model", tensors done, all tensors)``; None for no
             reports.
@@ -88,8 +91,12 @@ def sensitivities(
     for done, (name, parameter) in enumerate(parameters.items()):
         if progress is not None:
             progress("measuring the model", done, len(parameters))
-        own = _relative_noise(parameter.detach(), format, scale_rule)
-        ratios[name] = probe.noise(exact, {name: format}, scale_rule) / own if own else 0.0
+        ratios[name] = 0.0  # no format loses anything
+        for format in formats:
+            own = _relative_noise(parameter.detach(), format, scale_rule)
+            if own:
+                ratios[name] = probe.noise(exact, {name: format}, scale_rule) / own
+                break
     if progress is not None:
         progress("measuring the model", len(parameters), len(parameters))
     return ratios
