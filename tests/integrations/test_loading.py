@@ -94,6 +94,7 @@ ENCODER = {"d_model": 64, "vocab_size": 100, "max_position_embeddings": 64} | {
 }
 OTHERS = {  # what is held otherwise than in the file, or read by no product
     "MixtralForCausalLM": TINY | {"num_local_experts": 12},  # experts are merged; 2 comes before 10
+    "GptOssForCausalLM": TINY | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},  # stacked
     "GPTNeoXForCausalLM": TWO | {"intermediate_size": 96},  # another name of the head
     "MambaForCausalLM": TWO | {"state_size": 8},  # kernels of three axes, and a matrix that is no layer's
     "ViTForImageClassification": TWO | {"intermediate_size": 96, "image_size": 32, "patch_size": 8},

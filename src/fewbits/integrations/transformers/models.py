@@ -15,7 +15,7 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from fewbits.errors import DataError
 from fewbits.files import load_file
 from fewbits.files.contents import sound_contents
-from fewbits.integrations.transformers.places import places, stays_packed
+from fewbits.integrations.transformers.places import places, read_experts_packed, stays_packed
 from fewbits.nn.layers.rounded_input import check_activation, round_inputs
 from fewbits.tensor import NarrowTensor
 
@@ -45,6 +45,7 @@ def from_folder(
                 f"{folder}: {len(found[what])} {what.replace('_', ' ')} for {type(model).__name__}, as"
                 f" {min(map(str, found[what]))}; expected the tensors of this model"
             )
+    read_experts_packed(model)
     if (folder / "generation_config.json").is_file() and model.can_generate():
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     if activation is not None:

@@ -10,6 +10,8 @@ from transformers import PreTrainedModel
 from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
 from transformers.pytorch_utils import Conv1D
 
+from fewbits.tensor import NarrowTensor
+
 _PRODUCTS = (nn.Linear, nn.Embedding, Conv1D)  # take a packed weight as it lies
 
 
@@ -57,3 +59,10 @@ def stays_packed(model: PreTrainedModel, place: Place) -> bool:
         return False
     is_matrix = own.ndim == 2 and leaf == "weight"
     return isinstance(owner, _PRODUCTS) or is_matrix or (own.ndim == 3 and own.shape[0] > 1)
+
+
+def read_experts_packed(model: PreTrainedModel) -> None:
+    """Let a model multiply packed experts one after the other: grouped products take none."""
+    stacks = [p for p in model.parameters() if isinstance(p, NarrowTensor) and p.ndim == 3]
+    if stacks and model._can_set_experts_implementation():
+        model.set_experts_implementation("eager")

@@ -21,7 +21,7 @@ from fewbits.files.contents import sound_contents
 from fewbits.files.model_folder import METHOD
 from fewbits.files.narrow_tensor import StoredNarrowTensor
 from fewbits.files.tensors import assembled, check
-from fewbits.integrations.transformers.places import Place, places, stays_packed
+from fewbits.integrations.transformers.places import Place, places, read_experts_packed, stays_packed
 from fewbits.tensor import NarrowTensor
 
 
@@ -54,6 +54,10 @@ class FewbitsQuantizer(HfQuantizer):  # type: ignore[misc]  # as above
         for file in checkpoint_files or ():
             for tensor in sound_contents(Path(file)).narrow:
                 self.stored[tensor.name] = tensor
+
+    def _process_model_after_weight_loading(self, model: PreTrainedModel, **_: Any) -> PreTrainedModel:
+        read_experts_packed(model)
+        return model
 
     def update_weight_conversions(self, weight_conversions: list[Any], *_: Any) -> list[Any]:
         """Return what transformers makes parameters by, with what makes them of parts."""
