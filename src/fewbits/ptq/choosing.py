@@ -56,13 +56,16 @@ def choose_each(
         DataError: see :func:`choose`.
     """
     for offered in moments:
-        weight = layer.weight
-        if offered.size:
-            weight = weight.clone()
-            rotate_weight(layer, offered.size)
-        yield replace(choose(layer, offered, target, choice), hadamard=offered.size)
-        if offered.size:
+        if not offered.size:
+            yield choose(layer, offered, target, choice)
+            continue
+        weight = layer.weight.clone()
+        rotate_weight(layer, offered.size)
+        try:
+            chosen = choose(layer, offered, target, choice)
+        finally:
             layer.weight.copy_(weight)
+        yield replace(chosen, hadamard=offered.size)
 
 
 def choose_rotation(
