@@ -33,9 +33,9 @@ METHODS: dict[str, dict[str, Any]] = {
     "gpfq": {"method": "gpfq"},
     "gptq": {"method": "gptq"},
     "gptq, scales searched": {"method": "gptq", "scale": "search"},
-    "round, Hadamard 32": {"method": "round", "hadamard": 32},
-    "gptq, Hadamard 32": {"method": "gptq", "hadamard": 32},
-    "gptq, searched, Hadamard 32": {"method": "gptq", "scale": "search", "hadamard": 32},
+    "round, Hadamard": {"method": "round", "hadamard": 128},
+    "gptq, Hadamard": {"method": "gptq", "hadamard": 128},
+    "gptq, searched, Hadamard": {"method": "gptq", "scale": "search", "hadamard": 128},
 }
 BATCHES, WINDOWS = 32, 16  # of calibration: 32768 bytes
 EVALUATED = 64  # batches of held-out windows: 32768 bytes

@@ -93,7 +93,7 @@ def test_a_job_cut_off_anywhere_writes_the_same_bytes(source: Path, tmp_path: Pa
 
     whole, again = tmp_path / "whole.safetensors", tmp_path / "again.safetensors"
     job(whole)
-    real, calls = engine.choose, []
+    real, calls = engine.choose_rotation, []
 
     def stopped(*given: Any) -> Any:
         calls.append(given)
@@ -101,7 +101,7 @@ def test_a_job_cut_off_anywhere_writes_the_same_bytes(source: Path, tmp_path: Pa
             raise KeyboardInterrupt
         return real(*given)
 
-    monkeypatch.setattr(engine, "choose", stopped)
+    monkeypatch.setattr(engine, "choose_rotation", stopped)
     with pytest.raises(KeyboardInterrupt):
         job(again)
     assert not again.exists()

@@ -146,7 +146,7 @@ def test_a_job_that_goes_on_writes_the_same_bytes(tmp_path: Path, monkeypatch: A
     source = folder_of(tmp_path, "llama")
     words = ["cast", str(source), str(tmp_path / "whole"), *HOW, *tokens(tmp_path)]
     assert cli.run(words) == 0
-    real, calls = engine.choose, []
+    real, calls = engine.choose_rotation, []
 
     def stopped(*given: Any) -> Any:
         calls.append(given)
@@ -154,7 +154,7 @@ def test_a_job_that_goes_on_writes_the_same_bytes(tmp_path: Path, monkeypatch: A
             raise KeyboardInterrupt
         return real(*given)
 
-    monkeypatch.setattr(engine, "choose", stopped)
+    monkeypatch.setattr(engine, "choose_rotation", stopped)
     words[2] = str(tmp_path / "again")
     for _ in range(3):
         assert cli.run(words) == 130
@@ -172,7 +172,7 @@ def test_at_no_time_more_than_a_stage_and_its_neighbours_is_in_memory(
     from fewbits.ptq.loaded_weights import LoadedWeights
 
     source, most = folder_of(tmp_path, "llama"), [0]
-    real, choose, calls = LoadedWeights.load, engine.choose, []
+    real, choose, calls = LoadedWeights.load, engine.choose_rotation, []
 
     def stopped(*given: Any) -> Any:
         calls.append(given)
@@ -187,7 +187,7 @@ def test_at_no_time_more_than_a_stage_and_its_neighbours_is_in_memory(
 
     words = ["cast", str(source), str(tmp_path / "n"), *HOW, *tokens(tmp_path)]
     if how == "goes on":
-        monkeypatch.setattr(engine, "choose", stopped)
+        monkeypatch.setattr(engine, "choose_rotation", stopped)
         assert cli.run(words) == 130
     elif how != "whole":
         monkeypatch.setattr(passes, "_has_modes", lambda: True)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.linalg import hadamard
 from torch import Tensor, nn
 
 import fewbits as fb
@@ -166,9 +167,49 @@ def test_a_rotation_changes_no_output_but_by_rounding() -> None:
     for made in (images, branches):
         model, batches = made()
         exact = model(batches[0])
-        model, report = quantize_model(model, batches, "fp32", method="round", hadamard=32)
-        torch.testing.assert_close(model(batches[0]), exact, rtol=1e-4, atol=1e-4)
+        model, report = quantize_model(model, batches, "bf16", method="round", hadamard=32)
+        assert (model(batches[0]) - exact).norm() < 1e-2 * exact.norm()
         assert any(x.hadamard for x in report.layers)
+
+
+def rotated(x: Tensor, size: int) -> Tensor:
+    """The product with a block-diagonal Hadamard matrix, written out."""
+    blocks = [torch.tensor(hadamard(size) / size**0.5)] * (x.shape[-1] // size) if size else []
+    return (x.double() @ torch.block_diag(*blocks)).to(x.dtype) if size else x
+
+
+@pytest.mark.parametrize("activation", [None, "mxfp6_e2m3"])
+@pytest.mark.parametrize("outliers", [True, False])
+def test_a_layer_takes_the_rotation_with_which_it_loses_least(activation: str | None, outliers: bool) -> None:
+    torch.manual_seed(0)
+    layer, x = nn.Linear(128, 24, bias=False), mixed(300, 128)
+    w = layer.weight.data
+    w.copy_(w * torch.exp(2 * torch.randn(128)) if outliers else fb.fake_quantize(w, "mxfp4"))
+    alone = {}
+    for size in (0, 16, 32, 64):
+        turned = nn.Linear(128, 24, bias=False)
+        turned.weight.data = rotated(w, size).clone()
+        _, report = quantize_model(turned, [rotated(x, size)], "mxfp4", activation=activation)
+        alone[size] = report.layers[0].loss
+    exact = x.double() @ w.double().T
+    layer, report = quantize_model(layer, [x], "mxfp4", activation=activation, hadamard=64)
+    size = report.layers[0].hadamard
+    assert (size > 0) == outliers or activation
+    # Rotated in float32 here and in double precision there, some weights round to other values.
+    assert alone[size] <= 1.05 * min(alone.values())
+    assert report.layers[0].loss == pytest.approx(alone[size], rel=0.05, abs=1e-12)
+    error = (layer(x).double() - exact).square().sum() / exact.square().sum()
+    assert report.layers[0].loss == pytest.approx(error.item(), rel=1e-4, abs=1e-12)
+
+
+def test_a_rotation_that_loses_more_is_not_folded() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 64), nn.Linear(64, 16))
+    model[1].weight.data = fb.fake_quantize(model[1].weight.data, "mxfp4")
+    kept = model[1].weight.detach().clone()
+    _, report = quantize_model(model, [mixed(200, 32)], "mxfp4", hadamard=64)
+    assert (report.layers[1].hadamard, report.layers[1].folded) == (0, None)
+    assert torch.equal(model[1].weight, kept)
 
 
 def test_a_rotation_is_folded_where_only_a_linear_layer_lies_before() -> None:
@@ -196,7 +237,7 @@ def test_formats_follow_the_map_and_others_stay() -> None:
 def test_a_stopped_job_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch: Any) -> None:
     model, batches = images()
     whole, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4", hadamard=16, activation="mxfp6_e2m3")
-    real, calls = engine.choose, []
+    real, calls = engine.choose_rotation, []
 
     def stopped(*given: Any) -> Any:
         calls.append(given)
@@ -204,7 +245,7 @@ def test_a_stopped_job_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypat
             raise KeyboardInterrupt
         return real(*given)
 
-    monkeypatch.setattr(engine, "choose", stopped)
+    monkeypatch.setattr(engine, "choose_rotation", stopped)
     how: dict[str, Any] = {"hadamard": 16, "activation": "mxfp6_e2m3", "folder": tmp_path / "work"}
     with pytest.raises(KeyboardInterrupt):
         quantize_model(copy.deepcopy(model), batches, "mxfp4", **how)
@@ -212,6 +253,8 @@ def test_a_stopped_job_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypat
     assert len(calls) == 4 + len(report.layers) - 3  # three were there, the fourth was chosen anew
     for a, b in zip(whole.parameters(), again.parameters(), strict=True):
         assert torch.equal(a, b)
+    assert any(x.hadamard and not x.folded for x in report.layers[:3])
+    assert torch.equal(whole(batches[0]), again(batches[0]))
     quantize_model(copy.deepcopy(model), batches, "mxfp4", **how)
     assert len(calls) == 1 + len(report.layers)  # nothing was left to choose
     quantize_model(copy.deepcopy(model), [x + 1 for x in batches], "mxfp4", **how)

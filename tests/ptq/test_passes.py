@@ -85,7 +85,7 @@ def test_no_thread_stays_behind_whatever_happens(monkeypatch: Any) -> None:
     model, batches = deep()
     quantize_model(copy.deepcopy(model), batches, "mxfp4")
     assert threading.active_count() == before
-    real, count = engine.choose, []
+    real, count = engine.choose_rotation, []
 
     def stopped(*given: Any) -> Any:
         count.append(1)
@@ -93,7 +93,7 @@ def test_no_thread_stays_behind_whatever_happens(monkeypatch: Any) -> None:
             raise KeyboardInterrupt
         return real(*given)
 
-    monkeypatch.setattr(engine, "choose", stopped)
+    monkeypatch.setattr(engine, "choose_rotation", stopped)
     with pytest.raises(KeyboardInterrupt):
         quantize_model(model, batches, "mxfp4")
     assert threading.active_count() == before

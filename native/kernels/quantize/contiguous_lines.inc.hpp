@@ -147,9 +147,9 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
     // Whole blocks of a usual size have the scale of each in a register.
     const bool usual = tiled && n == blocks * f.block && (f.block == 32 || f.block == 16);
     if (n % 16 || (pairs && !usual)) return false;
-    // Larger ones are several of 32 with the same scale, and those of spinors, of fixed point, three vectors of 8.
+    // Larger ones are several of 32 with the same scale; those of spinors, of fixed point, are three vectors of 8, or one and a half of 16.
     const bool whole_blocks = tiled && !usual && n == blocks * f.block, several = whole_blocks && f.block % 32 == 0;
-    const bool spinors = vector == 8 && whole_blocks && f.block == 24 && p.real && !p.two_level && is_fixed(f.grid) && !p.unscaled;
+    const bool spinors = vector >= 8 && whole_blocks && f.block == 24 && p.real && !p.two_level && is_fixed(f.grid) && !p.unscaled;
     const i64 per = several ? 32 : usual || spinors ? f.block : tiled ? 1 : n;
     if (several) {
         spread_blocks(t.divisor, n / 32, f.block / 32, t.a);
@@ -182,7 +182,7 @@ inline bool round_in_registers(const PreparedQuantize& p, Buffers& t, const floa
         return (p.values ? values : packed)(p.element, is_fixed(f.grid), scaling, p.stochastic, pairs);
     };
     const auto spinors_for = [&]() -> RoundVectors {
-        if constexpr (vector == 8) return (p.values ? fixed_quotients_for<24, Result::values> : fixed_quotients_for<24, Result::packed>)(p.element, p.stochastic);
+        if constexpr (vector >= 8) return (p.values ? fixed_quotients_for<24, Result::values> : fixed_quotients_for<24, Result::packed>)(p.element, p.stochastic);
         else return nullptr;
     };
     const auto round = p.unscaled ? (p.values ? unscaled_for<Result::values> : unscaled_for<Result::packed>)(p.element, p.same, p.stochastic)

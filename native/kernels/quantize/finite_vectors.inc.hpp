@@ -17,8 +17,9 @@ using rounding::Constants;
 using vector_rounding::BinadeTable, vector_rounding::Binades, vector_rounding::Draws, vector_rounding::Result,
     vector_rounding::Scaling, vector_rounding::VectorRounding, vector_rounding::ask, vector_rounding::binade_table,
     vector_rounding::block_of, vector_rounding::draws_of, vector_rounding::has_few_binades, vector_rounding::is_wide,
-    vector_rounding::limited, vector_rounding::own, vector_rounding::round_to_nearest, vector_rounding::round_together,
-    vector_rounding::round_vector, vector_rounding::shift_of_pairs, vector_rounding::values_beyond, vector_rounding::whole;
+    vector_rounding::limited, vector_rounding::numbers_of_spinors, vector_rounding::own, vector_rounding::round_to_nearest,
+    vector_rounding::round_together, vector_rounding::round_vector, vector_rounding::shift_of_pairs,
+    vector_rounding::values_beyond, vector_rounding::whole;
 using vectors::broadcast, vectors::larger, vectors::read, vectors::smaller, vectors::store_nontemporal, vectors::write;
 
 namespace {  // of this file alone
@@ -70,7 +71,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
             for (i64 v = 0; v < 4; ++v) {
                 const i64 at = i + v * vector;
                 if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
-                if (per == 24) a = broadcast(q.a[block_of<per>(at)]), b = broadcast(q.b[block_of<per>(at)]);
+                if (per == 24) a = numbers_of_spinors(q.a, at), b = numbers_of_spinors(q.b, at);
                 else if (per > 0) a = broadcast(as[block_of<per>(v * vector)]), b = broadcast(bs[block_of<per>(v * vector)]);
                 x[v] = read<Bits>(q.x + at);
                 u32 of_vector = 0;
@@ -98,7 +99,8 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
                 const i64 at = i + v * vector;
                 if (v * vector % line == 0) ask<result>(q, at);
                 if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
-                if (per > 0) a = broadcast(of_run[block_of<per>(v * vector)]), b = broadcast(back[block_of<per>(v * vector)]);
+                if (per == 24) a = numbers_of_spinors(q.a, at), b = numbers_of_spinors(q.b, at);
+                else if (per > 0) a = broadcast(of_run[block_of<per>(v * vector)]), b = broadcast(back[block_of<per>(v * vector)]);
                 as[v] = a, bs[v] = b;
             }
             if constexpr (together) {

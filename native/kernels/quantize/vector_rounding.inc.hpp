@@ -464,4 +464,15 @@ inline u64 block_of(i64 i) {
     return static_cast<u64>(i) / (per > 0 ? per : 1);
 }
 
+// The numbers of the blocks, of 24 values each, to which the lanes from value i on belong. Two blocks meet in the middle of a vector of
+// sixteen, if in one at all.
+inline Reals numbers_of_spinors(const float* numbers, i64 i) {
+    const Reals first = broadcast(numbers[block_of<24>(i)]);
+#if defined(__AVX512F__)
+    return (Reals)_mm512_mask_broadcastss_ps((__m512)first, 0xff00, _mm_load_ss(numbers + block_of<24>(i + vector / 2)));
+#else
+    return first;
+#endif
+}
+
 }  // namespace vector_rounding

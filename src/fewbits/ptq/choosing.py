@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from fewbits.errors import DataError
 from fewbits.ptq.gpfq import gpfq
 from fewbits.ptq.gptq import gptq
 from fewbits.ptq.grid import Grid, Target, grid
+from fewbits.ptq.hadamard import rotate_weight
 from fewbits.ptq.layers import ProductLayer
 from fewbits.ptq.moments import Moments
 from fewbits.ptq.scales import searched
@@ -36,6 +38,42 @@ class ChosenWeight:
     power: float  # sum of squares of the outputs
     rounding_loss: float  # squared error of the outputs with the weight rounded to nearest
     loss: float  # and with this one
+    hadamard: int = 0  # size of the blocks in which the inputs are rotated for it; 0: they are not
+
+
+def choose_each(
+    layer: ProductLayer, moments: Iterable[Moments], target: Target, choice: Choice
+) -> Iterator[ChosenWeight]:
+    """Choose the weight of a layer for each rotation of its inputs.
+
+    Args:
+        layer: its weight is finite, and of inputs that are not rotated.
+        moments: of the inputs in each rotation.
+        target: the format.
+        choice: the method.
+
+    Raises:
+        DataError: see :func:`choose`.
+    """
+    for offered in moments:
+        if not offered.size:
+            yield choose(layer, offered, target, choice)
+            continue
+        weight = layer.weight.clone()
+        rotate_weight(layer, offered.size)
+        try:
+            chosen = choose(layer, offered, target, choice)
+        finally:
+            layer.weight.copy_(weight)
+        yield replace(chosen, hadamard=offered.size)
+
+
+def choose_rotation(
+    layer: ProductLayer, moments: Iterable[Moments], target: Target, choice: Choice
+) -> ChosenWeight:
+    """Return that of :func:`choose_each` which loses least, with the smallest blocks of those."""
+    found = choose_each(layer, moments, target, choice)
+    return min(found, key=lambda chosen: (chosen.loss, chosen.hadamard))
 
 
 def choose(layer: ProductLayer, moments: Moments, target: Target, choice: Choice) -> ChosenWeight:
@@ -75,7 +113,8 @@ def choose(layer: ProductLayer, moments: Moments, target: Target, choice: Choice
         elif own.sum() < rounding_loss.sum():
             best, loss = values, own
     weight = best.reshape(layer.weight.shape)
-    return ChosenWeight(weight, *(float(x.sum()) for x in (moments.power(w), rounding_loss, loss)))
+    power, by_rounding, lost = (float(x.sum()) for x in (moments.power(w), rounding_loss, loss))
+    return ChosenWeight(weight, power, by_rounding, lost)
 
 
 def _values(layer: ProductLayer, w: Tensor, moments: Moments, target: Target, choice: Choice) -> Tensor:

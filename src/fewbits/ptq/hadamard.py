@@ -51,13 +51,13 @@ def check_size(size: int) -> None:
         raise ArgumentError(f"hadamard={size} is not one of 0 (no rotation), {', '.join(map(str, SIZES))}")
 
 
-def fitting(layer: ProductLayer, most: int) -> int:
-    """Return the largest size up to ``most`` whose blocks fill the inputs of a layer; 0 if none does."""
+def fitting(layer: ProductLayer, most: int) -> tuple[int, ...]:
+    """Return 0, for no rotation, and the sizes up to ``most`` whose blocks fill the inputs of a layer."""
     if isinstance(layer, ConvolutionLayer):
         count = layer.convolution.in_channels if layer.convolution.groups == 1 else 0
     else:
         count = layer.matrices(layer.weight).shape[-1]
-    return max((s for s in SIZES if s <= most and count and count % s == 0), default=0)
+    return (0, *(size for size in SIZES if size <= most and count and count % size == 0))
 
 
 def rotate_weight(layer: ProductLayer, size: int) -> None:

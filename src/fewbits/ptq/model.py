@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import reduce
 from itertools import chain
 from math import inf, nan
 from pathlib import Path
@@ -19,16 +20,16 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format, parse
 from fewbits.kernels import check_scale_rule, has_scale_rule
 from fewbits.names import Selection, check_fits, listed, within
-from fewbits.ptq.choosing import METHODS, SCALES, Choice, ChosenWeight, choose
-from fewbits.ptq.data_flow import Batch, Stage, call, stages
+from fewbits.ptq.choosing import METHODS, SCALES, Choice, ChosenWeight, choose_each, choose_rotation
+from fewbits.ptq.data_flow import Batch, Seen, Stage, call, run_to, stages
 from fewbits.ptq.grid import Target
-from fewbits.ptq.hadamard import check_size
+from fewbits.ptq.hadamard import BlockHadamard, check_size, fitting
 from fewbits.ptq.layer_input import Arguments, with_input
-from fewbits.ptq.layers import LinearLayer, ProductLayer, is_plain, product_layer
+from fewbits.ptq.layers import ConvolutionLayer, LinearLayer, ProductLayer, is_plain, product_layer
 from fewbits.ptq.loaded_weights import LoadedWeights, PartialLoadError
 from fewbits.ptq.moments import Moments
 from fewbits.ptq.passes import Passes
-from fewbits.ptq.rotation import Rotated, rotate
+from fewbits.ptq.rotation import fold
 from fewbits.ptq.stored_choices import StoredChoices, job_of
 from fewbits.records import QuantizedLayer, QuantizeReport
 from fewbits.tensor import fake_quantize
@@ -80,8 +81,9 @@ def quantize_model(
     :func:`fewbits.files.cast` does gives these very values: what is stored is what was chosen. Of each output
     of a layer the values of the method are kept only where they lose less than rounding does on these inputs.
     Layers that take the same tensor are calibrated together: memory holds the model, what it holds of each
-    batch at these layers, and one matrix of the size of their inputs, three with ``activation``. Each layer
-    is computed once for a batch.
+    batch at these layers, and one matrix of the size of their inputs, three with ``activation``; with
+    ``hadamard`` as many for each size. Each layer is computed once for a batch, and once more where a
+    rotation may be folded.
 
     Args:
         model: any module, in the mode in which it will be used.
@@ -95,8 +97,9 @@ def quantize_model(
         map: formats by patterns of layers' names; the first that fits decides.
         activation: the format to which the inputs of the layers are rounded, here and in later calls.
         hadamard: rotate the inputs of layers in blocks of up to so many values, 16, 32, 64 or 128; 0 for no
-            rotation. A layer takes the largest of these sizes that divides its inputs. The rotation is folded
-            into the linear layer before where there is one, else it is a forward pre-hook of the layer.
+            rotation. Of these sizes a layer takes the one with which its outputs lose least on the batches,
+            or none. The rotation is folded into the linear layer before where there is one, else it is a
+            forward pre-hook of the layer.
         damping: what GPTQ adds to the diagonal of its Hessian, as a fraction of the mean.
         include: patterns of module names, as in ``"blocks.*"``: only layers within them are changed.
         exclude: patterns of module names to leave out.
@@ -131,7 +134,8 @@ def quantize_model(
     with torch.no_grad():
         flow = work.flow()
         if hadamard:
-            work.rotated = rotate(layers, flow, hadamard, lambda: call(model, batches[0]))
+            work.hadamard = hadamard
+            work.folded = fold(layers, flow, work.best_size, lambda: call(model, batches[0]))
         modules = {name: layer.module for name, layer in layers.items()}
         work.passes = Passes(model, flow, modules, batches, weights)
         try:
@@ -186,7 +190,8 @@ class _Work:
     rounding: Format | None  # of the layers' inputs
     scale_rule: str
     progress: Progress | None
-    rotated: Mapping[str, Rotated] = field(default_factory=dict)
+    hadamard: int = 0  # the largest size of blocks
+    folded: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     records: dict[str, QuantizedLayer] = field(default_factory=dict)
 
     def flow(self) -> list[Stage]:
@@ -209,18 +214,16 @@ class _Work:
     def quantize(self, stage: Stage) -> None:
         """Choose the weights of layers that take the same input, or take those that are stored."""
         known = {name: self.stored.load(name) for name in stage.layers}
-        sums = self._sums(stage, [name for name, found in known.items() if found is None])
+        names = [name for name, found in known.items() if found is None]
+        sums = self._sums(stage, names, lambda seen: self.passes.reach(stage, seen))
         for name, found in known.items():
             if found is None:
-                chosen = self._chosen(name, sums[name]), sums[name].count
+                chosen = self._chosen(name, sums[name]), sums[name][0].count
                 self.stored.save(name, *chosen)
             else:
                 chosen = found
             self._set(name, *chosen)
-            hook = self._hook(name)
-            if hook is not None:
-                self.layers[name].module.register_forward_pre_hook(hook, with_kwargs=True)
-                self.passes.rounded[self.layers[name].module] = hook.rounded
+            self._change_input(self.layers[name], chosen[0].hadamard, self._hook(name))
 
     def round_the_rest(self) -> None:
         """Round the weights of layers that no batch has reached."""
@@ -238,35 +241,79 @@ class _Work:
             chosen = ChosenWeight(values.reshape(layer.weight.shape), nan, nan, nan)
             self._set(name, chosen, 0, "no batch reaches it: rounded to nearest")
 
-    def _sums(self, stage: Stage, names: Sequence[str]) -> dict[str, Moments]:
-        """Return the moments of the inputs of some layers of a stage; linear ones share theirs."""
+    def best_size(self, stage: Stage) -> int:
+        """Return the size of blocks with which the layers of a stage, as they are, lose least; 0 for none."""
+        modules = {name: self.layers[name].module for name in stage.layers}
+
+        def reach(seen: Seen) -> Iterator[int]:
+            return run_to(self.model, stage, modules, self.batches, seen)
+
+        lost: dict[int, float] = defaultdict(float)
+        for name, moments in self._sums(stage, stage.layers, reach).items():
+            for chosen in choose_each(self.layers[name], moments, self.targets[name], self.choice):
+                lost[chosen.hadamard] += chosen.loss / (chosen.power or 1.0)
+        return min(lost, key=lambda size: (lost[size], size))
+
+    def _change_input(self, layer: ProductLayer, size: int, rounding: RoundedInput | None) -> None:
+        """Rotate and round the input of a layer whose weight is chosen, in calls that are under way too."""
+        changes: list[tuple[BlockHadamard | RoundedInput, Callable[[Tensor], Tensor]]] = []
+        if size:
+            rotation = BlockHadamard(size, layer.input_axis)
+            changes.append((rotation, rotation.rotated))
+        if rounding is not None:
+            changes.append((rounding, rounding.rounded))
+        for hook, _ in changes:
+            layer.module.register_forward_pre_hook(hook, with_kwargs=True)
+        if changes:
+            self.passes.changed[layer.module] = lambda x: reduce(lambda y, change: change[1](y), changes, x)
+
+    def _sums(
+        self, stage: Stage, names: Sequence[str], reach: Callable[[Seen], Iterable[int]]
+    ) -> dict[str, list[Moments]]:
+        """Return the moments of the inputs of some layers of a stage, in each rotation that is offered.
+
+        Linear ones share theirs.
+        """
         first: dict[object, str] = {}
         for name in names:
             first.setdefault(self._inputs(stage, name), name)
-        own = {name: Moments(self.layers[name], self._rounded(name)) for name in first.values()}
+        own = {name: self._moments(name) for name in first.values()}
         seen = {self.layers[name].module: moments for name, moments in own.items()}
 
         def add(module: nn.Module, x: Tensor) -> None:
-            if module in seen:
-                seen[module].add(x)
+            for moments in seen.get(module, ()):
+                moments.add(x)
 
-        for done in self.passes.reach(stage, add) if names else ():
+        for done in reach(add) if names else ():
             self._advance(done / len(self.batches))
         if self.weights is not None:
             self.weights.release()  # of the layers before
+        for name, (plain, *others) in own.items():
+            if not others:
+                own[name] = [plain, *(plain.rotated(size) for size in self._sizes(name)[1:])]
         return {name: own[first[self._inputs(stage, name)]] for name in names}
+
+    def _sizes(self, name: str) -> tuple[int, ...]:
+        """Return the rotations that a layer is offered."""
+        return (0,) if name in self.folded else fitting(self.layers[name], self.hadamard)
+
+    def _moments(self, name: str) -> list[Moments]:
+        """Return the moments to be summed; the others follow from those of a linear layer's wide inputs."""
+        layer, rounded = self.layers[name], self._rounded(name)
+        alone = rounded is None and not isinstance(layer, ConvolutionLayer)
+        return [Moments(layer, rounded, size) for size in ((0,) if alone else self._sizes(name))]
 
     def _inputs(self, stage: Stage, name: str) -> object:
         """Return what is equal for layers whose inputs have the same moments."""
         return LinearLayer if isinstance(self.layers[name], LinearLayer) and stage.calls[name] == 1 else name
 
-    def _chosen(self, name: str, moments: Moments) -> ChosenWeight:
-        if not moments.is_finite:
+    def _chosen(self, name: str, moments: Sequence[Moments]) -> ChosenWeight:
+        if not all(offered.is_finite for offered in moments):
             raise DataError(f"{name} takes NaN, infinity or huge numbers; check the batches, or exclude it")
         if self.weights is not None:
             self.weights.load(self.layers[name].module)
             _check_finite(name, self.layers[name].weight)
-        return choose(self.layers[name], moments, self.targets[name], self.choice)
+        return choose_rotation(self.layers[name], moments, self.targets[name], self.choice)
 
     def _hook(self, name: str) -> RoundedInput | None:
         if self.rounding is None:
@@ -279,7 +326,7 @@ class _Work:
         return None if hook is None else hook.rounded
 
     def _set(self, name: str, chosen: ChosenWeight, vectors: int, reason: str = "") -> None:
-        layer, rotated = self.layers[name], self.rotated.get(name, Rotated())
+        layer, folded = self.layers[name], self.folded.get(name)
         if self.weights is None:
             layer.weight.copy_(chosen.weight)
         elif vectors:
@@ -292,8 +339,8 @@ class _Work:
             vectors=vectors,
             rounding_loss=chosen.rounding_loss / power,
             loss=chosen.loss / power,
-            hadamard=rotated.size,
-            folded=rotated.folded,
+            hadamard=folded[0] if folded else chosen.hadamard,
+            folded=folded[1] if folded else None,
             reason=reason,
         )
         self._advance(0.0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
+from fewbits.ptq.hadamard import BlockHadamard
 from fewbits.ptq.layers import ProductLayer
 
 _ROWS = 4096  # vectors that are in float64 at once
@@ -20,10 +22,13 @@ class Moments:
         cross: the sum of y x^T, x being the inputs before they are rounded; the gram itself if none are.
         wide: the sum of x x^T.
         count: vectors that were added.
+        size: of the blocks in which inputs are rotated before all that; 0 for no rotation.
     """
 
-    def __init__(self, layer: ProductLayer, rounded: Callable[[Tensor], Tensor] | None = None) -> None:
-        self.layer, self.rounded, self.count = layer, rounded, 0
+    def __init__(
+        self, layer: ProductLayer, rounded: Callable[[Tensor], Tensor] | None = None, size: int = 0
+    ) -> None:
+        self.layer, self.rounded, self.size, self.count = layer, rounded, size, 0
         groups, _, n = layer.matrices(layer.weight).shape
         device = None if layer.weight.is_meta else layer.weight.device  # None: it is not in memory yet
         zeros = torch.zeros(groups, n, n, dtype=torch.float64, device=device)
@@ -32,8 +37,11 @@ class Moments:
 
     def add(self, x: Tensor) -> None:
         """Add the vectors of one input of the layer."""
-        wide = self.layer.rows(x.detach())
-        taken = None if self.rounded is None else self.layer.rows(self.rounded(x.detach()))
+        x = x.detach()
+        if self.size:
+            x = BlockHadamard(self.size, self.layer.input_axis).rotated(x)
+        wide = self.layer.rows(x)
+        taken = None if self.rounded is None else self.layer.rows(self.rounded(x))
         for at in range(0, wide.shape[1], _ROWS):
             xs = wide[:, at : at + _ROWS].double()
             ys = xs if taken is None else taken[:, at : at + _ROWS].double()
@@ -42,6 +50,14 @@ class Moments:
                 self.cross += ys.mT @ xs
                 self.wide += xs.mT @ xs
         self.count += wide.shape[1]
+
+    def rotated(self, size: int) -> Moments:
+        """Return those of the inputs of a linear layer, none of them rounded, rotated in blocks of a size."""
+        other = copy.copy(self)
+        other.gram = BlockHadamard(size, -2).rotated(BlockHadamard(size).rotated(self.gram))
+        other.cross = other.wide = other.gram
+        other.size = size
+        return other
 
     @property
     def is_finite(self) -> bool:

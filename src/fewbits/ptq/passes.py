@@ -55,8 +55,8 @@ class Passes:
         self._hooks = ExitStack()
         self._own = threading.local()  # the pass of a thread
         self._next = 0  # the stage that passes run to
-        self.rounded: dict[nn.Module, Callable[[Tensor], Tensor]] = {}
-        """What rounds the inputs of layers that are chosen, for the calls that are under way."""
+        self.changed: dict[nn.Module, Callable[[Tensor], Tensor]] = {}
+        """What rotates and rounds the inputs of layers that are chosen, for the calls that are under way."""
 
     def reach(self, stage: Stage, seen: Seen) -> Iterator[int]:
         """Run all batches as far as a stage, and show the input of its layers; yield how many are done."""
@@ -123,12 +123,12 @@ class Passes:
             )
 
     def _wait(self, module: nn.Module, x: Tensor) -> Tensor | None:
-        """Wait where the stage of a layer is to be chosen; return its input, rounded, if it is by now."""
+        """Wait where the stage of a layer is to be chosen; return its input, changed, if it is by now."""
         own = getattr(self._own, "value", None)
         if not isinstance(own, _Pass):  # a pass that begins anew, in the thread of the caller
             return None
         expected = own.shown.get(module)
-        if expected is not None and (x is expected or torch.equal(x, expected)):  # hooks may have rotated it
+        if expected is not None and (x is expected or torch.equal(x, expected)):
             del own.shown[module]
         if self._stage_of[module] < self._next:
             return None
@@ -137,8 +137,8 @@ class Passes:
         own.shown = {other: x for other in self._together[module] if other is not module}
         if self._weights is not None:
             self._weights.load(module)
-        rounded = self.rounded.get(module)
-        return None if rounded is None else rounded(x)
+        changed = self.changed.get(module)
+        return None if changed is None else changed(x)
 
 
 class _Pass:

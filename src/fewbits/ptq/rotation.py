@@ -1,74 +1,55 @@
-"""Rotate the inputs of layers throughout a model, without a change of what it computes but for rounding."""
+"""Rotate the inputs of layers by the weights of those before, without a change of what a model computes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from fewbits.ptq.data_flow import Stage
-from fewbits.ptq.hadamard import BlockHadamard, fitting, rotate_outputs, rotate_weight
+from fewbits.ptq.hadamard import rotate_outputs, rotate_weight
 from fewbits.ptq.layers import LinearLayer, ProductLayer
 
 _CLOSE = 1e-3  # largest relative change of the outputs by a rotation that is one: rounding leaves far less
 
 
-@dataclass(frozen=True)
-class Rotated:
-    """How the inputs of a layer are rotated.
-
-    Attributes:
-        size: of the blocks; 0 for none.
-        folded: the layer whose weight rotates them; None for an operator on the layer's input.
-    """
-
-    size: int = 0
-    folded: str | None = None
-
-
 @torch.no_grad()
-def rotate(
-    layers: Mapping[str, ProductLayer], flow: Sequence[Stage], most: int, run: Callable[[], object]
-) -> dict[str, Rotated]:
-    """Rotate the inputs of all layers that data flows through, in place; return how, by name.
+def fold(
+    layers: Mapping[str, ProductLayer],
+    flow: Sequence[Stage],
+    best_size: Callable[[Stage], int],
+    run: Callable[[], object],
+) -> dict[str, tuple[int, str]]:
+    """Fold rotations into the layers before, in place; return their sizes and those layers, by name.
 
-    Where the input of a layer is the output of a linear one, that one's weight is rotated in the place of the
-    input, if the outputs of the model stay what they were; else a forward pre-hook rotates it.
+    That is possible where the input of linear layers is the output of another, and of use to them alone: the
+    outputs of the model stay what they were.
 
     Args:
         layers: by name.
         flow: which of them take the same input.
-        most: the largest size of the blocks; a layer takes the largest one that divides its inputs.
+        best_size: the size of blocks that is best for the layers of a stage; 0 for no rotation.
         run: returns what the model makes of a batch.
     """
-    how: dict[str, Rotated] = {}
+    how: dict[str, tuple[int, str]] = {}
     for stage in flow:
-        size = min(fitting(layers[name], most) for name in stage.layers)
-        if not size:
-            how |= dict.fromkeys(stage.layers, Rotated())
+        if stage.source is None:
             continue
-        folded = _folded(layers, stage, size, run)
-        how |= dict.fromkeys(stage.layers, Rotated(size, folded))
-        if folded is not None:
+        source, ends = layers.get(stage.source), [layers[name] for name in stage.layers]
+        if not isinstance(source, LinearLayer) or not all(isinstance(end, LinearLayer) for end in ends):
             continue
-        for name in stage.layers:
-            layer = layers[name]
-            rotate_weight(layer, size)
-            layer.module.register_forward_pre_hook(BlockHadamard(size, layer.input_axis), with_kwargs=True)
+        size = best_size(stage)
+        if size and _is_folded(source, ends, size, run):
+            how |= dict.fromkeys(stage.layers, (size, stage.source))
     return how
 
 
-def _folded(
-    layers: Mapping[str, ProductLayer], stage: Stage, size: int, run: Callable[[], object]
-) -> str | None:
-    """Fold the rotation into the layer before, and return its name; None if the model does not allow it."""
-    source = layers.get(stage.source or "")
-    ends = [layers[name] for name in stage.layers]
-    if not isinstance(source, LinearLayer) or not all(isinstance(end, LinearLayer) for end in ends):
-        return None
+def _is_folded(
+    source: LinearLayer, ends: Sequence[ProductLayer], size: int, run: Callable[[], object]
+) -> bool:
+    """Fold a rotation into a layer, and return whether that left the model what it was; else undo it."""
     changed = [p.detach() for layer in (source, *ends) for p in layer.module.parameters()]
     before, held = _first(run()), [p.clone() for p in changed]
     rotate_outputs(source, size)
@@ -76,10 +57,10 @@ def _folded(
         rotate_weight(end, size)
     after = _first(run())
     if before is not None and after is not None and (after - before).norm() <= _CLOSE * before.norm():
-        return stage.source
+        return True
     for p, original in zip(changed, held, strict=True):
         p.copy_(original)
-    return None
+    return False
 
 
 def _first(returned: object) -> Tensor | None:

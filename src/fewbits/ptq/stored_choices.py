@@ -47,7 +47,8 @@ class StoredChoices:
                 if about.get("job") != self._job or about.get("layer") != layer:
                     return None
                 losses = {name: float(about[name]) for name in ("power", "rounding_loss", "loss")}
-                return ChosenWeight(file.get_tensor(layer), **losses), int(about["vectors"])
+                chosen = ChosenWeight(file.get_tensor(layer), **losses, hadamard=int(about["hadamard"]))
+                return chosen, int(about["vectors"])
         except (SafetensorError, ValueError, KeyError):  # damaged: chosen again
             return None
 
