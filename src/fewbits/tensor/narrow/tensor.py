@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DTypeError
-from fewbits.formats import Format
+from fewbits.formats import Format, shares_scale
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import nm
@@ -184,6 +184,19 @@ class NarrowTensor(Sealed):
     @property
     def _in_line(self) -> int:
         return self.shape[self.axis] if self.ndim else 1
+
+    @property
+    def _shares_its_scale(self) -> bool:
+        """Whether values that are not of this tensor share a scale with it, as with a piece of another."""
+        tensor, channel = (shares_scale(self.format, among) for among in ("tensor", "channel"))
+        if not (tensor or channel):
+            return False
+        if self.is_inference():  # torch does not keep what this is a view of: the memory tells
+            return self.codes.untyped_storage().nbytes() != self.codes.nbytes
+        whole = self._base if self._is_view() else None
+        if not isinstance(whole, NarrowTensor):
+            return False
+        return self.numel() != whole.numel() if tensor else self._in_line != whole._in_line
 
     def parts(self) -> Parts:
         """Return codes and scales unpacked to NumPy arrays of integers, with the block axis last."""
