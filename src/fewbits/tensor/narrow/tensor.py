@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DTypeError
-from fewbits.formats import Format, shares_scale
+from fewbits.formats import Format, parse, shares_scale
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import nm
@@ -89,7 +89,7 @@ class NarrowTensor(Sealed):
         shifts: torch.Tensor | None,
         outer: torch.Tensor | None,
         *,
-        format: Format,
+        format: str | Format,
         shape: tuple[int, ...],
         axis: int,
         dtype: torch.dtype,
@@ -102,7 +102,7 @@ class NarrowTensor(Sealed):
             scales: (..., bytes) uint8; None for a format without scales.
             shifts: (..., bytes) uint8; None for a format without microexponents.
             outer: (..., 1) float32; None for a format without outer scales.
-            format: what the bits mean.
+            format: what the bits mean, or its text.
             shape: of the values.
             axis: along which blocks lie.
             dtype: of the values: float32, bfloat16, float16 or float64.
@@ -112,10 +112,10 @@ class NarrowTensor(Sealed):
             ArgumentError: a part is missing, does not belong to the format, has the wrong shape or device, or
                 the length of the axis is not a multiple of the pattern's group.
             DataError: a mask does not keep exactly the number of values that the pattern says.
-            FormatError: there is no such pattern, or the format has no zero for the values left out.
+            FormatError: there is no such format or pattern, or the format has no zero for what is left out.
             DTypeError: a part or ``dtype`` has a dtype that does not fit.
         """
-        front = checked_axis(axis, len(shape))
+        format, front = parse(format), checked_axis(axis, len(shape))
         parts = (codes, scales, shifts, outer)
         kept = None if sparsity is None else pattern(sparsity)
         n = shape[front] if shape else 1
