@@ -1,6 +1,8 @@
 """Plain operations of torch give the bits of the definition: every format, choice, dtype, shape, value."""
 
 import sys
+import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -161,6 +163,19 @@ def test_a_given_magnitude_beyond_float32_counts_as_in_the_definition(name: str)
         wanted = packed(quantize(x.numpy(), fmt, chosen, 1e39), fmt)
     found = portable.quantize(x, fmt, 1, chosen, 1e39)
     assert not any(differing(as_bytes(found), as_bytes(wanted)))
+
+
+@pytest.mark.parametrize("text", ["binary_channel", "block(element=posit8_1,scale=e8m0,size=32)"])
+@pytest.mark.parametrize("rounding", ["up", "stochastic"])
+def test_torch_warns_of_nothing_where_lines_lie_across(
+    text: str, rounding: str, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(partial(torch.set_warn_always, torch.is_warn_always_enabled()))
+    torch.set_warn_always(True)  # not once alone
+    fmt = parse(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        portably(inputs(fmt, (6, 64), torch.float32).t(), fmt, 0, options(fmt, rounding=rounding))
 
 
 @pytest.mark.parametrize("rounding", ["up", "stochastic"])
