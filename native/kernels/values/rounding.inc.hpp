@@ -123,6 +123,13 @@ inline float with_sign(const Constants& k, float magnitude, i32 x) {
     return float_of(bits_of(magnitude) | (x & sign_bit & (magnitude != 0.0f ? -1 : k.zero_signs)));
 }
 
+// The bits of w a, which is finite if w is: the largest float32 stands for what is beyond it.
+inline i32 scaled_bits(float w, float a) {
+    const i32 u = bits_of(w * a);
+    const bool beyond = ((u & magnitude_mask) == infinity_bits) & ((bits_of(w) & magnitude_mask) < infinity_bits);
+    return u - (beyond ? 1 : 0);
+}
+
 // Rounds values in the general case. x holds the inputs, w the magnitudes of u are |w| a. What NaN, infinity and
 // overflow become follows encode of kernels/reference/values/encode.py.
 template <Rounding rounding, bool codes>
@@ -136,7 +143,7 @@ inline void round_all(const Constants& given, const float* __restrict x, const f
     const i32 over_sign = k.overflow == Overflow::inf ? k.sign_mask : 0;
     for (i64 i = 0; i < n; ++i) {
         // The sign is that of x, not of the scaled value: a scale is positive, but its product may be a zero or NaN.
-        const i32 xb = bits_of(x[i]), u = bits_of(w[i] * a[i]) & magnitude_mask;
+        const i32 xb = bits_of(x[i]), u = scaled_bits(w[i], a[i]) & magnitude_mask;
         const bool negative = xb < 0, lost = (u == 0) & ((bits_of(w[i]) & magnitude_mask) != 0);
         // All outcomes are computed and selected: a branch for one lane would keep the loop from becoming vectors.
         const i32 rounded =
@@ -346,7 +353,7 @@ inline void look_up_all(const Table& t, i32 random_bits, const float* __restrict
     }
     alignas(64) i32 keys[tile], at[tile];
     for (i64 i = 0; i < n; ++i) {
-        const i32 u = bits_of(w[i] * a[i]);
+        const i32 u = scaled_bits(w[i], a[i]);
         const bool lost = ((u & magnitude_mask) == 0) & (w[i] != 0.0f);  // too small for float32, but not zero
         keys[i] = ordered(float_of(lost ? (bits_of(x[i]) & sign_bit) | 1 : u));
     }

@@ -105,7 +105,7 @@ def checked_amax(amax: Any, format: str | Format) -> float | None:
     if amax is None:
         return None
     value = amax.item() if hasattr(amax, "item") and getattr(amax, "ndim", 1) == 0 else amax
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < np.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise ArgumentError(f"amax={amax!r} is not a finite number from 0 up; leave it out to measure x")
     if not shares_scale(parse(format), "tensor"):
         raise ArgumentError(

@@ -1,6 +1,8 @@
 """Plain operations of torch give the bits of the definition: every format, choice, dtype, shape, value."""
 
 import sys
+import warnings
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -99,6 +101,26 @@ def test_it_gives_the_bits_of_the_definition_itself(fmt: Format) -> None:
         assert not any(differing(portably(x, fmt, 1, chosen), defined(x, fmt, chosen))), dtype
 
 
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "block(element=fp8_e3m4,scale=e8m0,size=4)",
+        "block(element=fp8_e4m3b11fnuz,scale=exponent(5,bias=31),size=4)",
+        "block(element=fixed(7,frac=60,coding=symmetric),scale=exponent(2,bias=100),size=4)",
+        "block(element=int(4,coding=unsigned),scale=e8m0,size=4)",
+    ],
+)
+def test_signs_of_zero_and_infinities_are_those_of_the_definition(text: str, dtype: torch.dtype) -> None:
+    fmt = parse(text)
+    nan = fmt.element.has_nan
+    chosen = options(fmt, scale_rule="ceil", nonfinite="element" if nan else "block_nan")
+    special = [[3e38, torch.inf, -torch.inf, 1], [torch.nan, 0, torch.inf, -1]]
+    rows = [[3e38, -1, 1e-20, -3e38], [-1, 2, -1e-9, -0.0], [1e-38, -1e-38, -5e-39, 0], *special]
+    x = torch.tensor(rows, dtype=torch.float64).to(dtype)
+    assert not any(differing(portably(x, fmt, 1, chosen), defined(x, fmt, chosen)))
+
+
 @pytest.mark.parametrize("fmt", QUICK_FIRST, ids=cases.label)
 def test_any_shape_any_axis(fmt: Format) -> None:
     for i, shape in enumerate(cases.SHAPES):
@@ -141,6 +163,19 @@ def test_a_given_magnitude_beyond_float32_counts_as_in_the_definition(name: str)
         wanted = packed(quantize(x.numpy(), fmt, chosen, 1e39), fmt)
     found = portable.quantize(x, fmt, 1, chosen, 1e39)
     assert not any(differing(as_bytes(found), as_bytes(wanted)))
+
+
+@pytest.mark.parametrize("text", ["binary_channel", "block(element=posit8_1,scale=e8m0,size=32)"])
+@pytest.mark.parametrize("rounding", ["up", "stochastic"])
+def test_torch_warns_of_nothing_where_lines_lie_across(
+    text: str, rounding: str, request: pytest.FixtureRequest
+) -> None:
+    request.addfinalizer(partial(torch.set_warn_always, torch.is_warn_always_enabled()))
+    torch.set_warn_always(True)  # not once alone
+    fmt = parse(text)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        portably(inputs(fmt, (6, 64), torch.float32).t(), fmt, 0, options(fmt, rounding=rounding))
 
 
 @pytest.mark.parametrize("rounding", ["up", "stochastic"])

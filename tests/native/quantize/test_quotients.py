@@ -140,3 +140,24 @@ def test_steps_times_scales_beyond_float32_are_drawn_as_products_of_values(eleme
     x = (rng.uniform(-1.9, 1.9, (blocks.size, 96)) * blocks[:, None]).astype(np.float32)
     chosen = options(fmt, rounding="stochastic", seed=11)
     assert differences(x, fmt, 1, chosen) == []
+
+
+@pytest.mark.parametrize(
+    ("element", "choice"),
+    [
+        ("posit8_1", {}),
+        ("posit16_2", {"rounding": "stochastic"}),
+        ("posit8_1", {"nonfinite": "element"}),
+        ("hfp8_e5m2", {"rounding": "toward_zero", "overflow": "nan"}),
+        ("hfp8_e5m2", {"rounding": "up", "overflow": "inf", "nonfinite": "element"}),
+    ],
+)
+@pytest.mark.parametrize("size", [7, 32])
+def test_a_number_over_its_scale_beyond_float32_is_no_infinity(
+    element: str, choice: dict[str, str], size: int
+) -> None:
+    fmt = parse(f"block(element={element},scale=exponent(3,bias=127),size={size})")
+    x = np.float32([[1e20, -1e20, 3e38, -3e38, 1e-38, np.inf, -np.inf, np.nan] * 8, [1e6, -1e38, 0, 1] * 16])
+    chosen = options(fmt, **choice, **({"seed": 7} if choice.get("rounding") == "stochastic" else {}))
+    assert differences(x[:, : None if choice.get("nonfinite") else 5], fmt, 1, chosen) == []
+    assert differences(x[1:], fmt, 1, chosen) == []

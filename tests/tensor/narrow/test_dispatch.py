@@ -106,15 +106,44 @@ def test_a_copy_into_a_piece_changes_the_whole() -> None:
     assert torch.equal(q[:2, :32], kept[:2, :32])
 
 
+@pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("name", SHARED)
-def test_a_copy_into_a_piece_that_shares_its_scale_is_refused(name: str) -> None:
+def test_nothing_is_written_into_a_piece_that_shares_its_scale(name: str, inference: bool) -> None:
+    with torch.inference_mode(inference):
+        q = packed(name, (4, 128))
+        kept = q.clone()
+        pieces = (
+            [q[:1, 64:]]
+            if name in ("int8_channel", "vsq6")
+            else [q[1], q[:1, 64:], q[:2], q.view(2, 2, 128)[0]]
+        )
+        for piece in pieces:
+            x = torch.ones(piece.shape)
+            with pytest.raises(
+                ArgumentError, match=f"copy_ into a piece of {name} would change a scale that other"
+            ):
+                piece.copy_(x)
+            with pytest.raises(ArgumentError, match=f"out is a piece of a {name} tensor and shares a scale"):
+                fb.quantize(x, name, out=piece)
+        assert torch.equal(q, kept)
+        q.t().copy_(torch.ones(128, 4))
+        assert torch.equal(q.dequantize(), torch.ones(4, 128))
+
+
+@pytest.mark.parametrize("name", ["int8_channel", "vsq6"])
+def test_whole_channels_are_written_with_their_scales(name: str) -> None:
+    q, x = packed(name, (4, 128)), values(name, (4, 128), seed=2)
+    q[1].copy_(x[1])
+    fb.quantize(x[2:], name, out=q[2:])
+    assert same(q[1:].dequantize(), fb.fake_quantize(x, name)[1:])
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_what_an_index_tensor_gives_is_a_copy_with_its_scales(name: str) -> None:
     q = packed(name, (4, 128))
     kept = q.clone()
-    for piece in (q[1], q[:, 64:], q[::2]):
-        with pytest.raises(
-            ArgumentError, match=f"copy_ into a piece of {name} would change a scale that other"
-        ):
-            piece.copy_(torch.ones(piece.shape))
+    q[torch.tensor([0, 2])].copy_(torch.full((2, 128), 100.0))
+    q.index_select(0, torch.tensor([1])).copy_(torch.full((1, 128), 100.0))
     assert torch.equal(q, kept)
 
 

@@ -50,6 +50,21 @@ def test_a_product_is_that_of_the_dequantized_tensor(product: Product, name: str
         torch.testing.assert_close(product(x, q), product(x, y), rtol=0.02, atol=0.25)
 
 
+def test_a_summand_that_counts_nothing_is_not_read() -> None:
+    q, x = packed("mxfp4", (8, 64)), torch.randn(5, 64)
+    for bias in (torch.full((8,), torch.nan), torch.full((5, 8), torch.inf)):
+        assert torch.equal(torch.addmm(bias, x, q.t(), beta=0), x @ q.t())
+
+
+@pytest.mark.parametrize("vectors", [1, 5, 65])
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "posit8_1"])
+def test_products_of_float64_are_those_of_float64(name: str, vectors: int) -> None:
+    q = packed(name, (8, 64)).double()
+    x = torch.randn(vectors, 64, dtype=torch.float64) * 1e200
+    for y in (x @ q.t(), functional.linear(x, q), fb.matvec(q, x), (q @ x.t()).t()):
+        torch.testing.assert_close(y, x @ q.dequantize().t(), rtol=1e-12, atol=1e190)
+
+
 @pytest.mark.parametrize(
     "shapes", [((3, 0), (0, 4)), ((0,), (0, 4)), ((2, 3, 0), (0, 4)), ((3, 5), (5, 0)), ((0, 5), (5, 4))]
 )

@@ -125,7 +125,10 @@ def test_a_scale_of_the_whole_tensor_stays_with_every_piece(name: str) -> None:
         ("mxfp4", lambda q: q[[0, 1], [2, 3]], "2 index tensors for NarrowTensor(mxfp4"),
         ("mxfp4", lambda q: q[torch.ones(4, 70).bool()], "a mask of shape (4, 70) for axis 0"),
         ("mxfp4", lambda q: q.unbind(1), "unbind along the block axis 1"),
-        ("mxfp4", lambda q: q.split([1, 1]), "pieces of [1, 1] for an axis of 4; their sum must be 4"),
+        ("mxfp4", lambda q: q.split([1, 1]), "pieces of [1, 1] for an axis of 4; lengths from 0 up whose"),
+        ("mxfp4", lambda q: q.split([-1, 5]), "pieces of [-1, 5] for an axis of 4; lengths from 0 up whose"),
+        ("mxfp4", lambda q: q.split([]), "pieces of [] for an axis of 4; lengths from 0 up whose"),
+        ("mxfp4", lambda q: q.split(0), "pieces of 0 for an axis of 4; give a length from 1 up"),
     ],
 )
 def test_an_index_that_cuts_a_block_says_where_to_cut(name: str, index: Index, message: str) -> None:

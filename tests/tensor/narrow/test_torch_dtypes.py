@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import fewbits as fb
-from fewbits.errors import ArgumentError, DTypeError
+from fewbits.errors import ArgumentError, DTypeError, FormatError
 from fewbits.formats import CATALOGUE, Element, values
 from fewbits.tensor.narrow.torch_dtypes import DTYPE_OF, from_torch, to_torch
 from tests import cases
@@ -75,6 +75,17 @@ def test_blocks_give_elements_and_scales_that_multiply_to_the_values(fmt: cases.
     outer = 1 if q.outer is None else q.outer.double()
     assert torch.equal((number * factors * outer).movedim(-1, axis), q.double().dequantize())
     assert torch.equal(from_torch(elements, scales, format=fmt, axis=axis, outer=q.outer), q)
+
+
+def test_a_format_may_be_its_text() -> None:
+    q = packed("mxfp8_e4m3", (4, 64))
+    elements, scales = to_torch(q)
+    assert torch.equal(from_torch(elements, scales, format="mxfp8_e4m3"), q)
+    text, x = str(q.format), q.dequantize()
+    same = fb.NarrowTensor.from_parts(*q.pieces, format=text, shape=q.shape, axis=1, dtype=torch.float32)
+    assert torch.equal(same.dequantize(), x)
+    with pytest.raises(FormatError, match="mxfp8_e4m"):
+        from_torch(elements, scales, format="mxfp8_e4m4")
 
 
 def test_a_tensor_that_torch_rounded_is_taken_as_it_is() -> None:

@@ -101,6 +101,7 @@ def test_empty_tensors_keep_their_shapes() -> None:
         (lambda q: q.permute(0, 0), r"permute\(0, 0\) of .*; name each of its 2 axes once"),
         (lambda q: q.permute(0), r"name each of its 2 axes once"),
         (lambda q: q.expand(3, 128), r"cannot be expanded to \(3, 128\): its block axis keeps its length"),
+        (lambda q: q.expand(-1, *q.shape), r"cannot be expanded to \(-1, .*: give each new axis its length"),
         (lambda q: packed("mxfp4", (3, 1)).squeeze(), r"squeeze of .* would drop its block axis"),
     ],
 )

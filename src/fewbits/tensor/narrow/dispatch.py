@@ -7,7 +7,6 @@ from typing import Any
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import shares_scale
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
 from fewbits.tensor.narrow import products, registry, slicing, views
@@ -42,7 +41,7 @@ def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
     if q.shape != source.shape:
         raise ArgumentError(f"copy_ of shape {tuple(source.shape)} into {q}; expected {tuple(q.shape)}")
     fmt = q.format
-    if q._is_view() and (shares_scale(fmt, "tensor") or shares_scale(fmt, "channel")):
+    if q._shares_its_scale:
         raise ArgumentError(
             f"copy_ into a piece of {fmt} would change a scale that other values share: copy into all of it"
         )
@@ -83,7 +82,8 @@ def _addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> t
         raise ArgumentError(f"{bias} as the summand of addmm: call .dequantize() on it first")
     if beta == alpha == 1 and bias.ndim == 1:
         return products.linear(a, b.t(), bias)
-    return torch.add(beta * bias, products.product(a, b), alpha=alpha)
+    summand = beta * bias if beta else torch.zeros_like(bias)  # as in torch, where NaN is not passed on then
+    return torch.add(summand, products.product(a, b), alpha=alpha)
 
 
 def _embedding(weight: NarrowTensor, indices: torch.Tensor, *_: Any) -> torch.Tensor:

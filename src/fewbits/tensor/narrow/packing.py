@@ -71,8 +71,8 @@ def check_out(out: Any, x: Any, format: Format, axis: int) -> None:
     """Raise ArgumentError unless the parts of ``out`` can be overwritten with the result for ``x``.
 
     Raises:
-        ArgumentError: out is not a NarrowTensor of that format, shape, axis and dtype, or its parts are not
-            contiguous or not where x is.
+        ArgumentError: out is not a NarrowTensor of that format, shape, axis and dtype, its parts are not
+            contiguous or not where x is, or it shares a scale with values that would keep their codes.
     """
     alike = (
         isinstance(out, NarrowTensor)
@@ -88,6 +88,11 @@ def check_out(out: Any, x: Any, format: Format, axis: int) -> None:
     where = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
     if not all(p.is_contiguous() and p.device == where for p in given):
         raise ArgumentError(f"the parts of out, {out!r}, are not contiguous or not on {where}; leave it out")
+    if out._shares_its_scale:
+        raise ArgumentError(
+            f"out is a piece of a {format} tensor and shares a scale with values beside it: give all of it, "
+            "or leave it out"
+        )
 
 
 def overwrite(out: NarrowTensor, q: NarrowTensor) -> None:

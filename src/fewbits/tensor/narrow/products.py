@@ -270,6 +270,8 @@ def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> Ty
     """Return whether ``w`` is a packed matrix, with blocks along ``axis``, and x few ordinary vectors."""
     if not isinstance(w, NarrowTensor) or w.ndim != 2 or w.axis != axis or isinstance(x, NarrowTensor):
         return False
+    if x.dtype == torch.float64:  # kernels would round it, and sum in float32
+        return False
     return 0 < vectors <= (kernels.max_vectors(w.format) if w.is_cpu else _MOST_ON_DEVICE)
 
 

@@ -80,7 +80,7 @@ def gather(q: NarrowTensor, dim: int, index: torch.Tensor) -> NarrowTensor:
     shape = [*q.shape[:dim], *where.shape, *q.shape[dim + 1 :]]
     axis = q.axis + (where.ndim - 1 if dim < q.axis else 0)
     at = (slice(None),) * lead(q, dim) + (where,)
-    return per_line(q, shape, axis, lambda part: part[at])
+    return per_line(q, shape, axis, lambda part: part[at], copies=True)
 
 
 def index(q: NarrowTensor, indices: Sequence[torch.Tensor | None]) -> NarrowTensor:
@@ -96,10 +96,15 @@ def index(q: NarrowTensor, indices: Sequence[torch.Tensor | None]) -> NarrowTens
 def split(q: NarrowTensor, size: int | Sequence[int], dim: int = 0) -> list[NarrowTensor]:
     """Return ``q`` split along ``dim`` into parts of ``size``, the last may be smaller, or of given sizes."""
     n = q.shape[counted(q, dim)] if q.ndim else 1
-    sizes = [min(size, n - start) for start in range(0, n, size)] if isinstance(size, int) else list(size)
+    if isinstance(size, int):
+        if size < 1:
+            raise ArgumentError(f"pieces of {size} for an axis of {n}; give a length from 1 up")
+        sizes = [min(size, n - start) for start in range(0, n, size)]
+    else:
+        sizes = list(size)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
-    if ends and ends[-1] != n:
-        raise ArgumentError(f"pieces of {sizes} for an axis of {n}; their sum must be {n}")
+    if min(sizes, default=0) < 0 or sum(sizes) != n:
+        raise ArgumentError(f"pieces of {sizes} for an axis of {n}; lengths from 0 up whose sum is {n}")
     return [cut(q, dim, end - length, end) for end, length in zip(ends, sizes, strict=True)]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DTypeError
-from fewbits.formats import Format
+from fewbits.formats import Format, parse, shares_scale
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import nm
@@ -89,7 +89,7 @@ class NarrowTensor(Sealed):
         shifts: torch.Tensor | None,
         outer: torch.Tensor | None,
         *,
-        format: Format,
+        format: str | Format,
         shape: tuple[int, ...],
         axis: int,
         dtype: torch.dtype,
@@ -102,7 +102,7 @@ class NarrowTensor(Sealed):
             scales: (..., bytes) uint8; None for a format without scales.
             shifts: (..., bytes) uint8; None for a format without microexponents.
             outer: (..., 1) float32; None for a format without outer scales.
-            format: what the bits mean.
+            format: what the bits mean, or its text.
             shape: of the values.
             axis: along which blocks lie.
             dtype: of the values: float32, bfloat16, float16 or float64.
@@ -112,10 +112,10 @@ class NarrowTensor(Sealed):
             ArgumentError: a part is missing, does not belong to the format, has the wrong shape or device, or
                 the length of the axis is not a multiple of the pattern's group.
             DataError: a mask does not keep exactly the number of values that the pattern says.
-            FormatError: there is no such pattern, or the format has no zero for the values left out.
+            FormatError: there is no such format or pattern, or the format has no zero for what is left out.
             DTypeError: a part or ``dtype`` has a dtype that does not fit.
         """
-        front = checked_axis(axis, len(shape))
+        format, front = parse(format), checked_axis(axis, len(shape))
         parts = (codes, scales, shifts, outer)
         kept = None if sparsity is None else pattern(sparsity)
         n = shape[front] if shape else 1
@@ -184,6 +184,19 @@ class NarrowTensor(Sealed):
     @property
     def _in_line(self) -> int:
         return self.shape[self.axis] if self.ndim else 1
+
+    @property
+    def _shares_its_scale(self) -> bool:
+        """Whether values that are not of this tensor share a scale with it, as with a piece of another."""
+        tensor, channel = (shares_scale(self.format, among) for among in ("tensor", "channel"))
+        if not (tensor or channel):
+            return False
+        if self.is_inference():  # torch does not keep what this is a view of: the memory tells
+            return self.codes.untyped_storage().nbytes() != self.codes.nbytes
+        whole = self._base if self._is_view() else None
+        if not isinstance(whole, NarrowTensor):
+            return False
+        return self.numel() != whole.numel() if tensor else self._in_line != whole._in_line
 
     def parts(self) -> Parts:
         """Return codes and scales unpacked to NumPy arrays of integers, with the block axis last."""

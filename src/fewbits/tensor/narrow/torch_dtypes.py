@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from fewbits.errors import ArgumentError, DTypeError
-from fewbits.formats import CATALOGUE, Format
+from fewbits.formats import CATALOGUE, Format, parse
 from fewbits.tensor.arrays import checked_axis
 from fewbits.tensor.narrow.tensor import NarrowTensor
 
@@ -73,7 +73,7 @@ def from_torch(
     elements: torch.Tensor,
     scales: torch.Tensor | None = None,
     *,
-    format: Format | None = None,
+    format: str | Format | None = None,
     axis: int = -1,
     outer: torch.Tensor | None = None,
     dtype: torch.dtype = torch.float32,
@@ -86,12 +86,13 @@ def from_torch(
         elements: any shape; float8, float4_e2m1fn_x2 (two values to a byte along ``axis``), float16,
             bfloat16 or float32.
         scales: for a block format: the shape of ``elements``, but with one entry per block along ``axis``.
-        format: the block format; a scalar format follows from the dtype of the elements.
+        format: the block format, or its text; a scalar format follows from the dtype of the elements.
         axis: along which blocks lie.
         outer: for a format with outer scales: (..., 1) float32, with the block axis last.
         dtype: that of :meth:`NarrowTensor.dequantize`.
 
     Raises:
+        FormatError: no such format.
         ArgumentError: torch has no dtype for the format, scales came without a block format, or a shape is
             wrong.
         DTypeError: elements or scales do not have the dtypes of the format.
@@ -99,7 +100,7 @@ def from_torch(
     >>> from_torch(torch.ones(4).to(torch.float8_e5m2))
     NarrowTensor(fp8_e5m2, shape=(4,), axis=0, 4 bytes)
     """
-    fmt = _inferred(elements, scales) if format is None else format
+    fmt = _inferred(elements, scales) if format is None else parse(format)
     element, scale = _dtypes(fmt)
     _is(elements, element, "elements", fmt)
     front = checked_axis(axis, elements.ndim)

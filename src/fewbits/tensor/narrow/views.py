@@ -25,16 +25,26 @@ def counted(q: NarrowTensor, dim: int, extra: int = 0) -> int:
 
 
 def per_line(
-    q: NarrowTensor, shape: Sequence[int], axis: int, change: Callable[[torch.Tensor], torch.Tensor]
+    q: NarrowTensor,
+    shape: Sequence[int],
+    axis: int,
+    change: Callable[[torch.Tensor], torch.Tensor],
+    *,
+    copies: bool = False,
 ) -> NarrowTensor:
     """Return the tensor of ``shape`` whose parts are ``change`` applied to those of ``q``.
 
-    A scale per tensor is only reshaped to the new number of axes.
+    A scale per tensor is only reshaped to the new number of axes; if ``change`` copies, it is copied too.
     """
     shared = (group is not None and group.size == "tensor" for group in q.format.groups)
     once = (1,) * (len(shape) - 1)
+
+    def reshaped(part: torch.Tensor) -> torch.Tensor:
+        found = part.reshape(*once, part.shape[-1])
+        return found.clone() if copies else found
+
     parts = tuple(
-        part if part is None else part.reshape(*once, part.shape[-1]) if one else change(part)
+        part if part is None else reshaped(part) if one else change(part)
         for part, one in zip(q.pieces, shared, strict=True)
     )
     return q.remade(parts, tuple(shape), axis)
@@ -123,6 +133,8 @@ def squeeze(q: NarrowTensor, dims: Sequence[int] | int | None = None) -> NarrowT
 def expand(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
     """Return ``q`` repeated along axes of length one and along new leading axes, without copying."""
     new = len(size) - q.ndim
+    if any(length < 0 for length in size[: max(new, 0)]):
+        raise ArgumentError(f"{q} cannot be expanded to {tuple(size)}: give each new axis its length")
     shape = [q.shape[d - new] if length == -1 else length for d, length in enumerate(size)]
     axis = q.axis + new
     if new < 0 or not q.ndim or shape[axis] != q.shape[q.axis]:

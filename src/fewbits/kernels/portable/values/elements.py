@@ -49,9 +49,10 @@ def round_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor |
     assert grid is not None
     lowest = x.unit + (grid.emin + layout.bias)
     least = grid.emin + layout.bias + x.least_unit
-    found = round_to_grid(
+    rounded = round_to_grid(
         magnitude, negative, lowest, grid.mantissa_bits, layout, chosen, drawn, least=least
-    ).bits
+    )
+    found = rounded.bits
     limit = scaled_constant(element.max, x.unit, layout, x.least_unit)
     if element.min != -element.max:
         limit = torch.where(negative, scaled_constant(-element.min, x.unit, layout, x.least_unit), limit)
@@ -64,7 +65,9 @@ def round_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor |
     if element.has_nan and chosen.nonfinite == "element":
         y = torch.where(magnitude > layout.infinity, layout.nan, y)
     signed = y | (x.bits & layout.sign)
-    return signed if element.signed_zero else torch.where(y == 0, 0, signed)
+    # What is no zero of the element keeps its sign, if the unit makes it one.
+    zero = y if element.min == 0 else rounded.counts
+    return signed if element.signed_zero else torch.where(zero == 0, 0, signed)
 
 
 def encode_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor | None) -> Tensor:
@@ -103,7 +106,7 @@ def _float_code(
     infinite = magnitude == layout.infinity
     beyond = (code > largest) | infinite
     further = beyond & (away_from_zero_on_overflow(negative, chosen.rounding) | infinite)
-    code = code.clamp(max=largest)
+    code = torch.where(infinite, largest, code.clamp(max=largest))
     if chosen.overflow == "inf" and f.inf_code is not None:
         code = torch.where(further, f.inf_code, code)
     has_sign = negative if f.signed_zero else negative & (code != 0)

@@ -76,7 +76,8 @@ def _codes(element: Element) -> NDArray[Any]:
 
 def _key(x: Tensor) -> Tensor:
     bits = x.view(torch.int64)
-    return torch.where(bits < 0, -(bits & DOUBLE.magnitude), bits)
+    # Side by side, or torch warns that it copies them.
+    return torch.where(bits < 0, -(bits & DOUBLE.magnitude), bits).contiguous()
 
 
 def keys(x: NDArray[np.float64]) -> Keys:
