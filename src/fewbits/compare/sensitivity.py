@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class Probe:
 def sensitivities(
     probe: Probe,
     shapes: Mapping[str, tuple[int, ...]],
-    format: Format,
+    formats: Sequence[Format],
     scale_rule: str,
     progress: Progress | None = None,
 ) -> dict[str, float]:
@@ -60,7 +60,8 @@ def sensitivities(
     Args:
         probe: the model.
         shapes: those of the tensors of a checkpoint, by the name of the parameter.
-        format: the format to which they are rounded, one after the other.
+        formats: those to which they are rounded, one tensor after the other: to the first that changes it by
+            an amount that can be measured. One that holds a tensor exactly says nothing of the others.
         scale_rule: how power-of-two scales are chosen.
         progress: called as ``progress("measuring the model", tensors done, all tensors)``; None for no
             reports.
@@ -88,8 +89,13 @@ def sensitivities(
     for done, (name, parameter) in enumerate(parameters.items()):
         if progress is not None:
             progress("measuring the model", done, len(parameters))
-        own = _relative_noise(parameter.detach(), format, scale_rule)
-        ratios[name] = probe.noise(exact, {name: format}, scale_rule) / own if own else 0.0
+        ratios[name] = 0.0
+        for format in formats:
+            own = _relative_noise(parameter.detach(), format, scale_rule)
+            if own:
+                ratios[name] = probe.noise(exact, {name: format}, scale_rule) / own
+            if own and isfinite(ratios[name]):
+                break
     if progress is not None:
         progress("measuring the model", len(parameters), len(parameters))
     return ratios
