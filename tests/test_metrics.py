@@ -10,7 +10,7 @@ import fewbits as fb
 from fewbits import kernels
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import parse
-from fewbits.metrics import Tally
+from fewbits.metrics import Tally, _qsnr_of_tensors
 
 INF, NAN = math.inf, math.nan
 
@@ -24,6 +24,27 @@ def test_qsnr_is_the_ratio_of_the_sums_of_squares_in_decibels() -> None:
     assert fb.qsnr(np.zeros(3), np.zeros(3)) == INF
     assert fb.qsnr(np.zeros(3), np.ones(3)) == -INF
     assert fb.qsnr(np.empty(0), np.empty(0)) == INF
+
+
+@pytest.mark.parametrize("size", [1e-320, 1e-200, 1e160, 1e307])
+def test_qsnr_does_not_depend_on_whether_squares_are_in_range(size: float) -> None:
+    x = np.array([3.0, 4.0])
+    y = x + np.array([0.5, 0.0])
+    for there in (fb.qsnr, _qsnr_of_tensors):
+        assert there(torch.tensor(x * size), torch.tensor(y * size)) == pytest.approx(20, abs=0.01)
+    noise = fb.qsnr(np.array([1e100, 1e-200]), np.array([1e100, 2e-200]))  # its square alone underflows
+    assert noise == pytest.approx(6000)
+
+
+def test_qsnr_of_nan_and_infinity_is_the_least() -> None:
+    for x, y in (([NAN], [1.0]), ([INF], [INF]), ([1.0], [INF]), ([INF], [1.0])):
+        assert fb.qsnr(np.array(x), np.array(y)) == -INF
+
+
+def test_values_that_are_flushed_are_not_called_unchanged() -> None:
+    for x in (np.array([1e-170, 2e-200]), np.array([5e-324])):
+        error = fb.measure(x, "bf16")
+        assert (error.qsnr_db, error.flushed_fraction) == (0.0, 1.0)
 
 
 def test_qsnr_takes_the_packed_array_itself() -> None:

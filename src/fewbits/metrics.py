@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import inf, log10
+from math import frexp, inf, log10
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import torch
 
 __all__ = ["measure", "qsnr", "qsnr_lower_bound"]
+
+_DECIBELS_OF_TWO = 20 * log10(2)
+_LEAST = 2.0**-900  # a sum of squares below this may have lost some
 
 Reals = NDArray[np.floating]
 
@@ -59,7 +62,8 @@ class Tally:
     def error(self) -> Error:
         """Return what the pieces say together."""
         return Error(
-            qsnr_db=_decibels(self.signal, self.noise),
+            # Where squares of all values underflow, formats flush them: what was signal is noise.
+            qsnr_db=0.0 if self.signal == 0 and self.flushed else _decibels(self.signal, self.noise),
             max_relative_error=self.largest_relative,
             mean_relative_error=self.relative / max(self.nonzero, 1),
             saturated_fraction=self.saturated / max(self.count, 1),
@@ -83,7 +87,8 @@ def qsnr(x: AnyArray, y: AnyArray) -> float:
             holds them.
 
     Returns:
-        Decibels; infinity where nothing changed. (With Shared Microexponents, section 4.1.)
+        Decibels; infinity where nothing changed, minus infinity where x or y holds NaN or infinity. (With
+        Shared Microexponents, section 4.1.)
 
     Raises:
         ArgumentError: the shapes differ.
@@ -99,10 +104,18 @@ def qsnr(x: AnyArray, y: AnyArray) -> float:
     a, b = widened(x), widened(y)
     if a.shape != b.shape:
         raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")
-    difference = b.astype(np.float64) - a
-    wide = a.astype(np.float64)
-    with np.errstate(over="ignore"):
-        return _decibels(float(np.square(wide).sum()), float(np.square(difference).sum()))
+    with np.errstate(over="ignore", invalid="ignore"):
+        (signal, up), (noise, down) = _squares(a.astype(np.float64)), _squares(b.astype(np.float64) - a)
+    return _decibels(signal, noise) + (up - down) * _DECIBELS_OF_TWO
+
+
+def _squares(v: Reals) -> tuple[float, int]:
+    """Return the sum of squares of float64 divided by 4^e, and e: 0 unless the sum leaves the range."""
+    total = float(np.square(v).sum())
+    if _LEAST < total < inf or (total == 0 and not v.any()):
+        return total, 0
+    exponent = frexp(max(float(v.max()), -float(v.min())))[1]
+    return float(np.square(np.ldexp(v, -exponent)).sum()), exponent
 
 
 def _qsnr_of_tensors(x: torch.Tensor, y: torch.Tensor) -> float:
@@ -114,8 +127,18 @@ def _qsnr_of_tensors(x: torch.Tensor, y: torch.Tensor) -> float:
     check_values(x)
     check_values(y)
     wide = x.double()
-    signal, noise = wide.square().sum(), (y.double() - wide).square().sum()
-    return _decibels(float(signal), float(noise))
+    (signal, up), (noise, down) = _squares_there(wide), _squares_there(y.double() - wide)
+    return _decibels(signal, noise) + (up - down) * _DECIBELS_OF_TWO
+
+
+def _squares_there(v: torch.Tensor) -> tuple[float, int]:
+    """Return :func:`_squares` of a tensor where it lies."""
+    total = float(v.square().sum())
+    if _LEAST < total < inf or not v.numel():
+        return total, 0
+    exponent = frexp(float(v.abs().amax()))[1]
+    half = exponent // 2  # 2^-e itself may be no number
+    return float((v * 2.0**-half * 2.0 ** (half - exponent)).square().sum()), exponent
 
 
 @kernels.exact_arithmetic()

@@ -83,6 +83,17 @@ def output_qsnr(path: str) -> float:
     return float(10 * torch.log10(old.square().sum() / (new - old).square().sum()))
 
 
+@pytest.mark.parametrize("formats", [("mxfp4", "bf16"), ("mxfp4", "int8_channel", "bf16", "fp32")])
+def test_a_format_that_holds_the_weights_exactly_does_not_make_narrow_ones_free(
+    own: Any, formats: tuple[str, ...]
+) -> None:
+    weights = load_file("m.safetensors")
+    save_file({name: w.bfloat16().float() for name, w in weights.items()}, "m.safetensors")
+    report = measure_checkpoint("m.safetensors", formats, min_qsnr_db=40, model=own)
+    assert report.output_qsnr_db >= 40
+    assert all(t.sensitivity > 0 for t in report.tensors if t.castable)
+
+
 @pytest.mark.parametrize("bound", [12.0, 20.0, 30.0])
 @pytest.mark.parametrize("through", [False, True])
 def test_what_is_proposed_is_what_cast_writes_and_what_its_outputs_keep(

@@ -8,7 +8,7 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.kernels.arrays import dense
-from fewbits.solvers import factorize, solve
+from fewbits.solvers import bicgstab, cg, factorize, gcr, gmres, lsqr, minres, solve
 from fewbits.solvers.dense import plan
 from tests.cases import pairs
 
@@ -51,6 +51,22 @@ def test_integers_lists_and_arrays_that_cannot_be_written_are_taken() -> None:
     assert np.allclose(solve(np.array(a, dtype=">f8"), b), expected)
     assert np.allclose(solve(np.eye(2, dtype=bool), b), b)
     assert np.allclose(solve(np.array(a) * 1j, b), expected / 1j)
+
+
+def test_a_matrix_without_rows_has_an_empty_solution() -> None:
+    nothing = np.zeros((0, 0))
+    for b in (np.zeros(0), np.zeros((0, 3))):
+        for dtype in (float, complex):
+            assert factorize(nothing.astype(dtype)).solve(b).x.shape == b.shape
+        for krylov in (cg, minres, bicgstab, gmres, gcr, lsqr):
+            assert krylov(nothing, b).x.shape == b.shape
+
+
+@pytest.mark.parametrize("precision", ["fp64", "fp32"])
+@pytest.mark.parametrize("scale", [1.0, 2.0**90])
+def test_small_entries_beside_huge_ones_are_kept(precision: str, scale: float) -> None:
+    a, b = np.diag([1.0, scale, 1.0]), np.array([1e300, 1e-30, -1e-100])
+    assert np.array_equal(solve(a, b, precision=precision), b / a.diagonal())
 
 
 @pytest.mark.parametrize("n", [5, 80])

@@ -87,6 +87,63 @@ def test_the_error_is_that_of_numpy(precision: str, condition: float, residual: 
     assert error(lstsq(a, b, precision=precision).x, x) <= max(10 * reference, allowed)
 
 
+@pytest.mark.parametrize(
+    ("precision", "powers"),
+    pairs(
+        ("fp32", "bf16x2", "fp64"),
+        ((-1000, -900), (-530, -530), (-530, 0), (0, -900), (0, 900), (600, -300), (600, 0), (600, 900)),
+    ),
+)
+def test_powers_of_two_change_nothing_but_the_exponent(precision: str, powers: tuple[int, int]) -> None:
+    """Sums of squares are beyond double precision on both sides."""
+    of_a, of_b = powers
+    a, b, _ = problem(1e5, 1.0)
+    plain: Any = lstsq(a, b, precision=precision)
+    sides = np.stack([b, 2.0**-50 * b, 0 * b], 1)
+    scaled: Any = lstsq(a * 2.0**of_a, sides * 2.0**of_b, precision=precision)
+    x = np.ldexp(scaled.x, of_a - of_b)
+    assert max(error(x[:, 0], plain.x), error(x[:, 1] * 2.0**50, plain.x)) < 1e-10
+    assert not x[:, 2].any()
+    for found in (scaled, *scaled.columns[:2]):
+        assert found.converged
+        assert found.residual == pytest.approx(plain.residual, rel=1e-9)
+        assert 0 < found.backward_error < 1e-13
+        assert 0 < found.optimality < 1e-13
+
+
+def test_a_solution_outside_the_range_is_said() -> None:
+    a, b, _ = problem(10.0, 1e-3)
+    for of_a, of_b in ((-600, 600), (600, -600)):
+        with pytest.warns(RuntimeWarning, match="scale A or b"):
+            found: Any = lstsq(a * 2.0**of_a, np.stack([b, 0 * b], 1) * 2.0**of_b)
+        assert [column.converged for column in found.columns] == [False, True]
+        assert not found.converged
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+@pytest.mark.parametrize("kind", ["ones", "Kahan", "Vandermonde"])
+def test_pivots_do_not_hide_that_columns_depend_on_each_other(kind: str, precision: str) -> None:
+    n, rng = 60, np.random.default_rng(0)
+    unit = np.eye(n) - np.triu(np.ones((n, n)), 1)  # triangular, of condition 2^60
+    ones = np.linalg.qr(rng.standard_normal((n + 5, n)))[0] @ unit
+    sine, cosine = np.sin(0.9), np.cos(0.9)
+    kahan = sine ** np.arange(n)[:, None] * (np.eye(n) - cosine * np.triu(np.ones((n, n)), 1))
+    a = {"ones": ones, "Kahan": kahan, "Vandermonde": np.vander(np.linspace(0, 1, n), 20)}[kind]
+    b = rng.standard_normal(len(a))
+    expected, _, rank, _ = np.linalg.lstsq(a, b, rcond=None)
+    found: Any = lstsq(a, b, precision=precision)
+    assert rank < a.shape[1]
+    assert found.stages[-1].method == f"SVD, rank {rank} of {a.shape[1]}"
+    assert np.allclose(found.x, expected, rtol=1e-9, atol=1e-9 * abs(expected).max())
+
+
+def test_the_condition_is_not_that_of_the_pivots() -> None:
+    a = np.eye(40) - np.triu(np.ones((40, 40)), 1)  # its pivots are all one
+    singular = np.linalg.svd(a, compute_uv=False)
+    found: Any = lstsq(a, np.ones(40), precision="fp64")
+    assert found.condition == pytest.approx(singular[0] / singular[-1], rel=0.3)
+
+
 @pytest.mark.parametrize("name", PRECISIONS)
 def test_every_precision_refines_an_easy_problem(name: str) -> None:
     a, b, _ = problem(3.0, 1e-2)

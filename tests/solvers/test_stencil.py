@@ -61,6 +61,14 @@ def test_a_direction_of_nothing_leaves_the_expected_length_as_it_was() -> None:
     assert vectors.gain == a.largest()
 
 
+@pytest.mark.parametrize("exponent", [-1000, -560, 520, 1010])
+def test_poisson_does_not_depend_on_the_unit_of_its_coefficients(exponent: int) -> None:
+    k = np.exp(np.random.default_rng(0).standard_normal((2, 3, 4)))
+    plain = Stencil.poisson(k).to_scipy().toarray()
+    scaled = Stencil.poisson(np.ldexp(k, exponent)).to_scipy().toarray()
+    assert np.array_equal(np.ldexp(scaled, -exponent), plain)
+
+
 def test_poisson_of_constant_coefficients_is_the_laplacian() -> None:
     a = Stencil.poisson(np.full((3, 4, 5), 2.0))
     of = [np.full(s, 2.0) for s in ((3, 4, 6), (3, 5, 5), (4, 4, 5))]

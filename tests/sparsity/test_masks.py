@@ -42,6 +42,14 @@ def test_a_mask_is_the_stable_sort_of_each_group(pattern: Any, dtype: Any) -> No
     assert np.array_equal(mask(w, pattern).numpy(), sorted_mask(w, *sizes(pattern)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_masks_of_float8_are_those_of_its_values(dtype: Any) -> None:
+    w = weights(8, 16, dtype=dtype)
+    for found in (mask, transposable_mask):
+        assert torch.equal(found(w, "2:4"), found(w.float(), "2:4"))
+    assert density(w) == density(w.float())
+
+
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_a_mask_is_the_one_by_which_files_are_narrowed(pattern: Any) -> None:
     w = weights(40, 4 * sizes(pattern)[1]).mul(2).round()  # with many ties

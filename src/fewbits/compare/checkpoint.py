@@ -172,9 +172,9 @@ class _Judge:
         by_width = sorted(formats, key=lambda f: f.bits_per_value)
         own = load_user_model(model)
         self.scale_rule, self.probe = scale_rule, sensitivity.Probe(own.model.eval(), own.batches)
-        middle = by_width.pop(len(by_width) // 2)
-        tried = [middle, *by_width]
-        self.sensitivities = sensitivity.sensitivities(self.probe, shapes, tried, scale_rule, progress)
+        middle = len(by_width) // 2
+        nearest = [by_width[i] for i in sorted(range(len(by_width)), key=lambda i: abs(i - middle))]
+        self.sensitivities = sensitivity.sensitivities(self.probe, shapes, nearest, scale_rule, progress)
         self.exact = self.probe.outputs()
 
     def noise(self, formats: Mapping[str, str]) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf
+from math import inf, isfinite
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +63,8 @@ def sensitivities(
     Args:
         probe: the model.
         shapes: those of the tensors of a checkpoint, by the name of the parameter.
-        formats: those to which they may be rounded, one after the other, in the order of trying.
+        formats: those to which they are rounded, one tensor after the other: to the first that changes it by
+            an amount that can be measured. One that holds a tensor exactly says nothing of the others.
         scale_rule: how power-of-two scales are chosen.
         progress: called as ``progress("measuring the model", tensors done, all tensors)``; None for no
             reports.
@@ -91,11 +92,12 @@ def sensitivities(
     for done, (name, parameter) in enumerate(parameters.items()):
         if progress is not None:
             progress("measuring the model", done, len(parameters))
-        ratios[name] = 0.0  # no format loses anything
+        ratios[name] = 0.0  # no format changes it
         for format in formats:
             own = _relative_noise(parameter.detach(), format, scale_rule)
             if own:
                 ratios[name] = probe.noise(exact, {name: format}, scale_rule) / own
+            if own and isfinite(ratios[name]):
                 break
     if progress is not None:
         progress("measuring the model", len(parameters), len(parameters))

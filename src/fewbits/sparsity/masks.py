@@ -137,7 +137,7 @@ def is_sparse(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> boo
 
 def density(w: torch.Tensor) -> float:
     """Return the share of values that are not zero; of an empty tensor, 1."""
-    return int(torch.count_nonzero(w)) / w.numel() if w.numel() else 1.0
+    return int((w != 0).sum()) / w.numel() if w.numel() else 1.0
 
 
 def kept_magnitude(w: torch.Tensor, mask: torch.Tensor) -> float:
@@ -175,6 +175,7 @@ def _pieces(x: torch.Tensor) -> Iterator[torch.Tensor]:
 
 
 def _magnitudes(w: torch.Tensor) -> torch.Tensor:
+    w = w.float() if w.element_size() == 1 else w  # torch has no magnitudes of float8
     return w.abs().nan_to_num(nan=torch.inf, posinf=torch.inf)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,9 +17,13 @@ from fewbits.solvers.dense import condition_probe, qr
 from fewbits.solvers.dense.arrays import as_given, check_finite, checked_columns, tensor
 from fewbits.solvers.dense.plan import pays, precisions
 from fewbits.solvers.dense.refinement import EPS, MOST_STEPS
+from fewbits.solvers.dense.system import exponents_of, times_power
 from fewbits.solvers.precision import Precision, roundoff
 from fewbits.solvers.solution import REASONS, Solution
 from fewbits.typing import AnyArray, Array, Watch
+
+_FAR = 200  # exponents up to which sums of squares, and products of them, are within double precision
+_OUTSIDE = "x exceeds what double precision holds, or a column lies below its normal numbers; scale A or b"
 
 
 def lstsq(
@@ -49,7 +54,8 @@ def lstsq(
 
     Returns:
         x, (n,) or (n, k), an array or tensor like b, with its evidence; each history holds the relative sizes
-        of the corrections.
+        of the corrections. A solution outside the range of double precision gives a RuntimeWarning, and
+        ``converged`` is false.
 
     Raises:
         ArgumentError: shapes that do not fit, no such precision, or a tensor that requires a gradient.
@@ -78,33 +84,50 @@ def lstsq(
     tried = precisions(precision, a.shape[1], a.device) if len(a) >= a.shape[1] else ()
     if precision == "auto" and not pays(a.shape[1], columns.shape[1]):
         tried = tried[-1:]
+    a, top = _moderate(a, a.abs().amax())
+    columns, tops = _moderate(columns, columns.abs().amax(0))
     stages: list[Stage] = []
     for step in tried:
         x, stage, condition = _attempt(a, columns, step, precision == "auto", watch)
         stages.append(stage)
         if x is not None:
-            return _solution(a, x, columns, b, stages, condition)
+            return _solution(a, x, columns, b, stages, condition, tops - top)
     x, stage = _shortest(a, columns)
-    return _solution(a, x, columns, b, [*stages, stage], math.nan)
+    return _solution(a, x, columns, b, [*stages, stage], math.nan, tops - top)
+
+
+def _moderate(v: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return v 2^-e with a largest magnitude that may be squared, and e, int64 in the shape of ``size``."""
+    exponents = exponents_of(size)
+    exponents = torch.where((exponents.abs() < _FAR) | (size == 0), 0, exponents)
+    return (times_power(v, -exponents) if bool(exponents.any()) else v), exponents
 
 
 def _solution(
-    a: torch.Tensor, x: torch.Tensor, columns: torch.Tensor, b: Array, stages: list[Stage], condition: float
+    a: torch.Tensor,
+    x: torch.Tensor,
+    columns: torch.Tensor,
+    b: Array,
+    stages: list[Stage],
+    condition: float,
+    exponents: torch.Tensor,
 ) -> Solution[Array]:
-    """Return x, (n, k), as a Solution in the shape of b."""
+    """Return x 2^exponents, (n, k), as a Solution in the shape of b; the evidence is that of x."""
     r = columns - a @ x
     norm = torch.linalg.vector_norm(a)
     length, right = torch.linalg.vector_norm(r, dim=0), torch.linalg.vector_norm(columns, dim=0)
     across = torch.linalg.vector_norm(a.mH @ r, dim=0) / (norm * length)
     along = length / (norm * torch.linalg.vector_norm(x, dim=0) + right)
     some = length > 0
+    found = times_power(x, exponents) if bool(exponents.any()) else x
+    lost = _lost(x, found)
     numbers = [torch.where(some, v, 0.0) for v in (length / right, torch.minimum(across, along), across)]
 
     def with_evidence(x: Array, of: slice, parts: tuple[Solution[Array], ...]) -> Solution[Array]:
         residual, backward, optimality = (float(v[of].max()) for v in numbers)
         return Solution(
             x,
-            True,
+            not bool(lost[of].any()),
             residual,
             stages[-1].code,
             tuple(stages),
@@ -115,11 +138,19 @@ def _solution(
             columns=parts,
         )
 
-    given = as_given(x, b)
+    given = as_given(found, b)
+    if bool(lost.any()):
+        warnings.warn(_OUTSIDE, RuntimeWarning, stacklevel=3)
     k = x.shape[1] if given.ndim == 2 else 0
     return with_evidence(
         given, slice(None), tuple(with_evidence(given[:, i], slice(i, i + 1), ()) for i in range(k))
     )
+
+
+def _lost(x: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+    """Return, (k,), whether a column of x, scaled to be ``found``, left the range of double precision."""
+    sizes = found.abs().amax(0)
+    return ~torch.isfinite(sizes) | (sizes < torch.finfo(torch.float64).tiny) & (x.abs().amax(0) > 0)
 
 
 def _shortest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, Stage]:
@@ -185,11 +216,14 @@ def _attempt(
             stage(-3, f"a pivot of R is {least / largest if largest else 0:.0e} of the largest"),
             math.nan,
         )
-    condition = largest / least
+    norm, inverse = factors.norms()
+    if norm * inverse * 2 * EPS * max(a.shape) >= 1:
+        return None, stage(-3, "R is singular to working precision"), math.nan
+    condition, ratio = max(norm * inverse, largest / least), largest / least
     r, z = factors.solve(b, torch.zeros_like(b[: a.shape[1]]))
     if double:
         return scales[:, None] * z, stage(0), condition
-    z, code, reason = _refined(scaled, b, r, z, factors, condition, note)
+    z, code, reason = _refined(scaled, b, r, z, factors, ratio, note)
     return (scales[:, None] * z if code >= 0 else None), stage(code, reason), condition
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import torch
 
-from fewbits.solvers.dense.factors import Factors, inverse_power
+from fewbits.solvers.dense.factors import Factors, doubled, inverse_power
 from fewbits.solvers.dense.rounded_products import rounded_product
 
 _PANEL = 128  # widest block of columns that LAPACK factorizes without recursion
+_POWERS = 4  # steps of the power method
 _LEADING = 800  # number of leading columns whose pivots are taken as a sample
 
 
@@ -32,6 +33,30 @@ class Orthogonal:
     def pivots(self) -> torch.Tensor:
         """The diagonal of R, (n,)."""
         return self.packed.diagonal()
+
+    def norms(self) -> tuple[float, float]:
+        """Return lower bounds of the 2-norms of R and of its inverse, by a few steps of the power method.
+
+        The pivots of a singular R may all be about one (Kahan, Numerical Linear Algebra, 1966).
+        """
+        upper = doubled(self.packed[: self.packed.shape[1]].triu())
+        start = torch.randn(len(upper), 1, generator=torch.Generator().manual_seed(0)).to(upper)
+
+        def norm(
+            product: Callable[[torch.Tensor], torch.Tensor], adjoint: Callable[[torch.Tensor], torch.Tensor]
+        ) -> float:
+            v, size = start, 0.0
+            for _ in range(_POWERS):
+                v = product(v / torch.linalg.vector_norm(v))
+                size = max(size, float(torch.linalg.vector_norm(v)))
+                v = adjoint(v)
+            return size
+
+        solve = torch.linalg.solve_triangular
+        return (
+            norm(lambda v: upper @ v, lambda v: upper.mH @ v),
+            norm(lambda v: solve(upper, v, upper=True), lambda v: solve(upper.mH, v, upper=False)),
+        )
 
     def solve(self, f: torch.Tensor, g: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return s, (m, k), and z, (n, k), with s + A C z = f and (A C)^H s = g.

@@ -15,6 +15,7 @@ from fewbits.solvers.dense.factors import unwritten
 
 _MILD = 2.0**4  # ratio of the largest entries of rows or columns up to which scaling changes nothing
 _MODERATE = 2.0**60  # magnitudes up to this, and products of two, are within the range of float32
+_LARGE = 400  # exponent that right-hand sides may have; sums of squares of solutions stay in range
 _STRIPE = 128  # rows copied at once if they are not contiguous
 _RELATIVELY_ZERO = 1000 * 2.0**-53  # times n: share of a row's largest possible value that counts as 0
 _NOTHING = -(2**20)  # stands for the exponent of zero
@@ -99,12 +100,16 @@ class System:
         return float(self.sums.max())
 
     def entering(self, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return this system's right-hand sides, (n, k), scaled to about one, and the exponents, (k,)."""
-        exponents = _exponents(b)
+        """Return this system's right-hand sides, (n, k), in a safe range, and the exponents taken out, (k,).
+
+        Large ones are scaled down no further than necessary: small entries beside them would become zero.
+        """
+        exponents = exponents_of(b)
         if self.rows is not None:
             exponents = exponents + self.rows[:, None]
         top = exponents.amax(0)
-        top = torch.where((top <= _NOTHING // 2) | (self.rows is None) & (top.abs() < 200), 0, top)
+        small = (top <= _NOTHING // 2) | (self.rows is None) & (top > -_LARGE)
+        top = torch.where(top > 0, (top - _LARGE).clamp(min=0), torch.where(small, 0, top))
         if self.rows is None and not bool(top.any()):
             return b, top
         rows = 0 if self.rows is None else self.rows[:, None]
@@ -121,7 +126,7 @@ class System:
         """Return the exponents, (n, k), that scale y to the unknowns of A, the largest being about one."""
         none = y.new_zeros(len(y), 1, dtype=torch.int64)
         columns = none if self.columns is None else self.columns[:, None]
-        top = (_exponents(y) + columns).amax(0)
+        top = (exponents_of(y) + columns).amax(0)
         return columns - torch.where(top <= _NOTHING // 2, 0, top)
 
     def normwise(self, state: State, b: torch.Tensor) -> torch.Tensor:
@@ -146,7 +151,7 @@ class System:
             together: number of columns; if b has twice as many, they are real parts, then imaginary parts.
         """
         units = 0 if self.rows is None else -self.rows[:, None]
-        top = (_exponents(b) + units).amax(0).reshape(-1, together).amax(0)
+        top = (exponents_of(b) + units).amax(0).reshape(-1, together).amax(0)
         top = torch.where(top <= _NOTHING // 2, 0, top).repeat(b.shape[1] // together)
         r, right = (
             torch.linalg.vector_norm(
@@ -180,7 +185,7 @@ def general(a: torch.Tensor, sizes: Extents) -> System:
     rows = a.new_empty(len(a), dtype=torch.int64)
     columns = torch.full((a.shape[1],), _NOTHING, device=a.device)
     for part, stripe in _stripes(a):
-        exponents = _exponents(stripe)
+        exponents = exponents_of(stripe)
         rows[part] = _opposite(exponents.amax(1))
         columns = torch.maximum(columns, (exponents + rows[part, None]).amax(0))
     return _scaled(a, rows, _opposite(columns), sizes)
@@ -190,7 +195,7 @@ def definite(a: torch.Tensor, sizes: Extents) -> System:
     """Equilibrate a positive definite matrix symmetrically so that its diagonal is in [0.5, 2)."""
     if sizes.mild:
         return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max()))
-    exponents = _exponents(a.diagonal())
+    exponents = exponents_of(a.diagonal())
     half = torch.where(exponents <= _NOTHING, 0, -torch.div(exponents, 2, rounding_mode="floor"))
     return _scaled(a, half, half, sizes)
 
@@ -201,7 +206,7 @@ def _opposite(exponents: torch.Tensor) -> torch.Tensor:
 
 def _scaled(a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, sizes: Extents) -> System:
     scaled_a = unwritten(tuple(a.shape), a.dtype, a.device)
-    top = max(int(_exponents(sizes.rows).max()), _NOTHING // 2)
+    top = max(int(exponents_of(sizes.rows).max()), _NOTHING // 2)
     sums = []
     for part, stripe in _stripes(a):
         scaled_a[part] = times_power(stripe, rows[part, None] + columns)
@@ -232,7 +237,9 @@ def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
     if a.device.type != "cpu":
         pairs = torch.view_as_real(a.resolve_conj()).flatten(1) if a.is_complex() else a
         there = portable.extents(pairs)
-        return Extents(*there[:2], there[2].reshape(n, -1).amax(1), None if low is None else low.copy_(a))
+        return Extents(
+            *there[:2], there[2].reshape(n, 1 + a.is_complex()).amax(1), None if low is None else low.copy_(a)
+        )
     rows, sums = torch.empty(m, dtype=torch.float64), torch.empty(m, dtype=torch.float64)
     columns = torch.zeros(n * (1 + a.is_complex()), dtype=torch.float64)
     for part, lines in _lines(a):
@@ -240,7 +247,7 @@ def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
         *along, across = map(torch.from_numpy, kernels.extents(lines, taken))
         rows[part], sums[part] = along
         columns = torch.maximum(columns, across)
-    return Extents(rows, sums, columns.reshape(n, -1).amax(1), low)
+    return Extents(rows, sums, columns.reshape(n, 1 + a.is_complex()).amax(1), low)
 
 
 def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -288,7 +295,7 @@ def magnitudes(x: torch.Tensor) -> torch.Tensor:
     return x.real.abs() + x.imag.abs() if x.is_complex() else x.abs()
 
 
-def _exponents(x: torch.Tensor) -> torch.Tensor:
+def exponents_of(x: torch.Tensor) -> torch.Tensor:
     """Return int64 exponents e: 2^-e brings the larger of real and imaginary part to [0.5, 1)."""
     size = torch.view_as_real(x.resolve_conj()).abs().amax(-1) if x.is_complex() else x.abs()
     return torch.where(size > 0, torch.frexp(size).exponent.long(), _NOTHING)

@@ -120,7 +120,7 @@ class System(Generic[Array]):
         )
 
     def _vectors(self, v: torch.Tensor) -> torch.Tensor:
-        return v.to(torch.complex128 if self.pairs else torch.float64).reshape(len(v), -1)
+        return v.to(torch.complex128 if self.pairs else torch.float64).reshape(len(v), math.prod(v.shape[1:]))
 
     def _scale(self) -> None:
         """Scale A and M so that their products with vectors of norm one neither overflow nor underflow."""

@@ -90,7 +90,8 @@ class Stencil(Operator):
             low, high = list(inner), list(inner)
             low[axis], high[axis] = slice(None, -1), slice(1, None)
             a, b = around[tuple(low)], around[tuple(high)]
-            mean: Array = 2 * a * b / (a + b)
+            least, largest = np.minimum(a, b), np.maximum(a, b)
+            mean: Array = least * (2 / (1 + least / largest))  # a product a b may leave the range
             return mean
 
         return cls(faces(2), faces(1), faces(0), shift)
