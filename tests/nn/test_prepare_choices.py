@@ -29,6 +29,12 @@ class _HeadFirst(nn.Module):
         return y
 
 
+class _Spectral(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4, 4, dtype=torch.complex64))
+
+
 @pytest.mark.parametrize("name", ["mxfp6", "fp16-master", "bf16-only", "fixed16"])
 @pytest.mark.parametrize("left_out", ["0", "2"])
 def test_a_left_out_layer_computes_and_learns(name: str, left_out: str) -> None:
@@ -91,11 +97,21 @@ def test_who_registers_the_head_first_names_it() -> None:
         (_mlp().double(), "mxfp6", {}, r"call model.float\(\) first"),
         (_mlp(), "amp-bf16", {"exclude": "2"}, "leave include and exclude out"),
         (_mlp(), "mxfp6", {"last": "head"}, "last='head' fits no module"),
+        (nn.ModuleList([nn.Linear(4, 4, dtype=torch.cfloat)]), "mxfp6", {}, "are complex.*exclude='0'"),
+        (nn.ModuleList([_Spectral(), nn.Linear(4, 4)]), "mxfp6", {}, "holds w itself.*exclude='0'"),
     ],
 )
 def test_what_cannot_be_is_refused(model: nn.Module, name: str, options: dict[str, str], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         prepare(model, name, **options)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.Conv1d(4, 4, 1), nn.PReLU(), nn.Bilinear(4, 4, 4)])
+def test_a_complex_input_is_refused_and_not_made_real(layer: nn.Module) -> None:
+    inputs = (torch.ones(4, 4), torch.ones(4, 4, dtype=torch.complex64))
+    model = prepare(nn.ModuleDict({"f": layer, "g": nn.Linear(4, 4)}), "mxfp6")
+    with pytest.raises(ArgumentError, match="was given complex64; expected real"):
+        model["f"](*inputs[not isinstance(layer, nn.Bilinear) :])
 
 
 @pytest.mark.parametrize("name", ["amp-bf16", "mxfp6"])

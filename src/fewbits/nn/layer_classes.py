@@ -51,7 +51,7 @@ def obstacle(module: nn.Module, chosen: Recipe) -> str | None:
             return "its products have no form without multiplications"
         if chosen.parameter is not None and parametrize.is_parametrized(module):
             return f"its weight is computed from others, which are not to be held in {chosen.parameter}"
-        return None
+        return "its weights are complex" if any(p.is_complex() for p in module.parameters()) else None
     layer = next((base for base in LAYERS if issubclass(kind, base)), None)
     if _is_lazy(module):
         return "it has no weights yet: run a batch through the model first"
@@ -68,7 +68,9 @@ def own_matrices(module: nn.Module) -> list[str]:
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return []
     own = [] if _is_lazy(module) else module.named_parameters(recurse=False)
-    return [name for name, p in own if p.is_floating_point() and sum(n > 1 for n in p.shape) > 1]
+    return [
+        n for n, p in own if (p.is_floating_point() or p.is_complex()) and sum(k > 1 for k in p.shape) > 1
+    ]
 
 
 def derived(narrow: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:

@@ -90,9 +90,9 @@ def linear(
     """
     y: torch.Tensor
     if transformed():
-        y = product(x.to(precision.dtype), weight, precision, _LINEAR)
+        y = product(precision.flowing(x), weight, precision, _LINEAR)
     else:
-        y = _Linear.apply(x.to(precision.dtype), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
+        y = _Linear.apply(precision.flowing(x), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
     return y if bias is None else y + converted(bias, y.dtype)
 
 
@@ -136,9 +136,9 @@ def attention_product(
             zero there, so that nobody asks for their gradient.
     """
     if transformed():
-        return product(a.to(precision.dtype), b.to(precision.dtype), precision, _ATTENTION)
+        return product(precision.flowing(a), precision.flowing(b), precision, _ATTENTION)
     result: torch.Tensor = _Product.apply(
-        a.to(precision.dtype), b.to(precision.dtype), precision, torch.is_grad_enabled(), lower
+        precision.flowing(a), precision.flowing(b), precision, torch.is_grad_enabled(), lower
     )  # type: ignore[no-untyped-call]  # torch gives apply no types
     return result
 

@@ -77,15 +77,16 @@ class Optimizer(torch.optim.Optimizer):
         An optimizer that packs gradients takes those of its parameters from the ones before it.
 
         Raises:
-            ArgumentError: a parameter of float64.
+            ArgumentError: a parameter of float64, or a complex one.
         """
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
-            if p.dtype == torch.float64:
+            if p.dtype == torch.float64 or p.is_complex():
                 self.param_groups.pop()
+                remedy = "give it to torch.optim" if p.is_complex() else "call .float() of the model first"
                 raise ArgumentError(
-                    f"a parameter of shape {tuple(p.shape)} is float64, and steps are computed in float32;"
-                    " call .float() of the model first"
+                    f"a parameter of shape {tuple(p.shape)} is {str(p.dtype).removeprefix('torch.')}, and"
+                    f" steps are computed in float32; {remedy}"
                 )
         self._watch(self.param_groups[-1])
 
