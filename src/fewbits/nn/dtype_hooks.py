@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from copy import copy
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -45,7 +47,15 @@ class Float32Results:
 
     def __call__(self, module: nn.Module, inputs: object, tree: object) -> object:
         """Return the nested results."""
-        return tree_map(lambda x: self._widened(x) if _is(x, _NARROW) else x, tree)
+        return tree_map(self._of_leaf, tree)
+
+    def _of_leaf(self, x: Any) -> Any:
+        if is_dataclass(x) and not isinstance(x, type):  # to torch one of its own kind is no container
+            x = copy(x)
+            for name in (f.name for f in fields(x) if hasattr(x, f.name)):
+                object.__setattr__(x, name, tree_map(self._of_leaf, getattr(x, name)))  # a frozen one too
+            return x
+        return self._widened(x) if _is(x, _NARROW) else x
 
     def _widened(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()

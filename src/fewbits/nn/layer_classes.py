@@ -81,6 +81,19 @@ def derived(narrow: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
     return _CLASSES[narrow, kind]
 
 
+def become_narrow(module: nn.Module) -> None:
+    """Give a module that has a narrow class that class."""
+    narrow, kind = narrow_class(module), type(module)
+    assert narrow is not None
+    if parametrize.is_parametrized(module):
+        # As torch has it: a class of the module's own, above that which remove_parametrizations restores.
+        (plain,), (_, narrow, _) = kind.__bases__, narrow.__bases__
+        below = narrow if LAYERS.get(plain) is narrow else derived(narrow, plain)
+        own = {n: x for n, x in vars(kind).items() if n not in ("__dict__", "__weakref__")}
+        narrow = type(f"Parametrized{below.__name__}", (below,), own)
+    module.__class__ = narrow
+
+
 class _Derived(nn.Module):
     """Lets copies and pickles find a class that was made while the program ran."""
 

@@ -51,11 +51,11 @@ def read_role_format(text: str) -> RoleFormat | None:
     format, chosen = parse(name), dict[str, Any]()
     for choice in choices:
         if choice in ROUNDINGS:
-            kind, value = "rounding", choice
+            kind = "rounding"
         elif choice in (*RULES, *MEAN_RULES):
-            kind, value = "scale_rule", choice
+            kind = "scale_rule"
         elif re.fullmatch(r"shift=-?[0-9]+", choice):
-            kind, value = "shift", int(choice[6:])
+            kind = "shift"
         else:
             raise FormatError(
                 f"{choice!r} in {text!r} is no rounding ({', '.join(ROUNDINGS)}), no scale rule"
@@ -63,5 +63,5 @@ def read_role_format(text: str) -> RoleFormat | None:
             )
         if kind in chosen:
             raise FormatError(f"{choice!r} in {text!r} is a second {kind.replace('_', ' ')}; give one")
-        chosen[kind] = value
+        chosen[kind] = int(choice[6:]) if kind == "shift" else choice
     return RoleFormat(format, **chosen)
