@@ -6,6 +6,7 @@ commute, so every product rounds its operands anew from the tensors as they were
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -154,7 +155,7 @@ class _Linear(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, precision: LayerPrecision, graded: bool
     ) -> torch.Tensor:
         ctx.precision, ctx.size = precision, x.shape
-        rows = x.reshape(-1, x.shape[-1])
+        rows = _rows(x)
         saves = graded and ctx.needs_input_grad[1]
         both = save_beside_forward(x, rows.shape, precision) if saves else None
         saved: Tensors = ()
@@ -175,7 +176,7 @@ class _Linear(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
         weight, *saved = ctx.saved_tensors
         precision: LayerPrecision = ctx.precision
-        g = gradient.reshape(-1, gradient.shape[-1])
+        g = _rows(gradient)
         of_x = of_weight = along_rows = along_columns = None
         if all(ctx.needs_input_grad[:2]):
             both = precision.packed_both(g, ("dx_gradient", "dx_weight"), ("dw_gradient", "dw_activation"))
@@ -248,7 +249,7 @@ def _saved(activation: SavedActivation, tensors: Tensors, precision: LayerPrecis
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # a -1 beside no features would be anything
 
 
 _LINEAR = Formulas(
