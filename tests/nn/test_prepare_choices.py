@@ -57,6 +57,18 @@ def test_only_what_is_included_is_changed(name: str) -> None:
     assert all(p.grad is not None for p in model.parameters())
 
 
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8)], ids=repr)
+@pytest.mark.parametrize(("chosen", "dtype"), [("mxfp6", torch.float16), ("fp16-master", torch.bfloat16)])
+def test_a_norm_of_other_16_bits_computes_in_its_own(
+    norm: nn.Module, chosen: str, dtype: torch.dtype
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), copy.deepcopy(norm), nn.Linear(8, 8)).to(dtype)
+    result = prepare(model, chosen)(torch.randn(4, 8))
+    result.sum().backward()
+    assert result.isfinite().all()
+    assert all(p.grad is not None and p.grad.dtype == p.dtype for p in model[1].parameters())
+
+
 def test_including_all_is_what_happens_without_include() -> None:
     torch.manual_seed(0)
     one, x = _mlp(), torch.randn(3, 8)

@@ -28,7 +28,7 @@ def take_own_dtype(
     Args:
         module: anything; without floating-point parameters nothing happens to its inputs.
         result: the dtype of what it returns; as the module has it by default.
-        mixes_on_cpu: whether torch computes so itself on the CPU, and refuses on other devices.
+        mixes_on_cpu: whether torch computes so itself on the CPU with float32 parameters, and refuses others.
     """
     module.register_forward_pre_hook(partial(_enter, mixes_on_cpu), with_kwargs=True)
     if result is not None:
@@ -120,7 +120,7 @@ _DTYPES = re.compile(r"dtype|scalar type|type mismatch|(?:Half|BFloat16|Float)\b
 
 def _enter(mixes_on_cpu: bool, module: nn.Module, args: Any, options: Any) -> Any:
     first = next((p for p in module.parameters() if p.is_floating_point()), None)
-    if first is None or (mixes_on_cpu and first.is_cpu):
+    if first is None or (mixes_on_cpu and first.is_cpu and first.dtype == torch.float32):
         return None
     dtype = first.dtype
     return tree_map(lambda x: x.to(dtype) if _is(x, _NARROW) else x, (args, options))
