@@ -58,7 +58,9 @@ def test_only_what_is_included_is_changed(name: str) -> None:
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8)], ids=repr)
-@pytest.mark.parametrize(("chosen", "dtype"), [("mxfp6", torch.float16), ("fp16-master", torch.bfloat16)])
+@pytest.mark.parametrize(
+    ("chosen", "dtype"), [("mxfp6", torch.float16), ("fp16-master", torch.bfloat16), ("tf32", torch.float16)]
+)
 def test_a_norm_of_other_16_bits_computes_in_its_own(
     norm: nn.Module, chosen: str, dtype: torch.dtype
 ) -> None:
@@ -67,6 +69,14 @@ def test_a_norm_of_other_16_bits_computes_in_its_own(
     result.sum().backward()
     assert result.isfinite().all()
     assert all(p.grad is not None and p.grad.dtype == p.dtype for p in model[1].parameters())
+
+
+@pytest.mark.parametrize("chosen", ["mxfp6", "mxfp6:vector=fp32", "fp16-master"])
+def test_a_left_out_layer_of_a_16_bit_model_computes_in_those(chosen: str) -> None:
+    model, seen = _mlp().bfloat16(), list[torch.dtype]()
+    model[2].register_forward_hook(lambda *a: seen.append(a[2].dtype))
+    assert prepare(model, chosen, exclude="2")(torch.randn(4, 8)).dtype == torch.float32
+    assert seen == [torch.bfloat16]
 
 
 def test_including_all_is_what_happens_without_include() -> None:

@@ -113,8 +113,9 @@ def prepare(
             )
         for name in parents(narrow):
             _unfuse(names[name])
+        if sixteen or any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters()):
+            _keep_dtypes(names, selection, narrow, DTYPES[chosen.vector])
         if sixteen:
-            _keep_dtypes(names, selection, narrow, chosen)
             explain_dtypes(model)
         model.register_forward_hook(Float32Results(LayerPrecision(chosen, observer=observer)))
         if chosen.parameter is not None:
@@ -173,17 +174,17 @@ def _check_parts(names: dict[str, nn.Module], selection: Selection) -> None:
 
 
 def _keep_dtypes(
-    names: dict[str, nn.Module], selection: Selection, narrow: Mapping[str, nn.Module], chosen: Recipe
+    names: dict[str, nn.Module], selection: Selection, narrow: Mapping[str, nn.Module], flowing: torch.dtype
 ) -> None:
     """Let modules that are left out compute in their own dtype: the outermost ones without narrow layers."""
     wide = {n for n in names if n not in selection} - parents(narrow)
     for name, module in names.items():
         if name in selection and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
-            take_own_dtype(module, DTYPES[chosen.vector])
+            take_own_dtype(module, flowing, result=True)
         elif name in selection and isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
-            take_own_dtype(module, DTYPES[chosen.vector], mixes_on_cpu=True)
+            take_own_dtype(module, flowing, result=True, mixes_on_cpu=True)
         elif name in wide and name.rpartition(".")[0] not in wide:
-            take_own_dtype(module)
+            take_own_dtype(module, flowing)
 
 
 def _unfuse(module: nn.Module) -> None:
