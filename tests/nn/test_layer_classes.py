@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
@@ -171,6 +171,21 @@ def test_a_weight_that_is_computed_from_others_is_rounded_as_it_is_used() -> Non
     assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
     with pytest.raises(ArgumentError, match="its weight is computed from others"):
         prepare(nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8))), "bf16-only")
+
+
+@pytest.mark.parametrize("kind", [lambda: nn.Linear(33, 33), lambda: Named(33)])
+def test_a_parametrization_can_be_removed_and_the_layer_stays_narrow(kind: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(parametrizations.weight_norm(kind()), parametrizations.weight_norm(kind()))
+    prepare(model, "mxfp4")
+    x = torch.randn(4, 33)
+    y = copy.deepcopy(model)(x)
+    for layer in model:
+        parametrize.remove_parametrizations(layer, "weight")
+        assert isinstance(layer, type(kind()))
+    assert torch.equal(model(x), y)
+    assert "0.weight" in model.state_dict()
+    assert torch.equal(copy.deepcopy(model)(x), y)
 
 
 class Scan(nn.Module):

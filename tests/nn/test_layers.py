@@ -146,6 +146,18 @@ EMBEDDINGS: tuple[dict[str, Any], ...] = (
 )
 
 
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+@pytest.mark.parametrize("sizes", [(0, 4), (4, 0)])
+@pytest.mark.parametrize("chosen", ["fp32", "mxfp8", "mx9:vector=fp32", "ternary"])
+def test_a_linear_layer_without_features_is_torchs(sizes: tuple[int, int], chosen: str) -> None:
+    layer = nn.Linear(*sizes)
+    x = torch.randn(2, 3, sizes[0], requires_grad=True)
+    y = narrowed(copy.deepcopy(layer), chosen)(x)
+    torch.testing.assert_close(y.float(), layer(x), rtol=1e-2, atol=1e-3)  # the bias, in bfloat16
+    y.sum().backward()
+    assert not x.grad.any()
+
+
 @pytest.mark.parametrize("how", EMBEDDINGS, ids=str)
 def test_without_rounding_an_embedding_is_torchs(how: dict[str, Any]) -> None:
     torch.manual_seed(0)

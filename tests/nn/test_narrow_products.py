@@ -382,6 +382,14 @@ def test_a_query_that_may_attend_to_nothing_gives_zero() -> None:
     assert all(bool(x.isfinite().all()) for x in found)
 
 
+def test_keys_and_values_of_other_numbers_of_heads_are_repeated_each_as_often_as_it_takes() -> None:
+    q, k, v = drawn((2, 6, 9, 32), (2, 2, 9, 32), (2, 3, 9, 32))
+    grouped = made(lambda *t: functional.scaled_dot_product_attention(*t, enable_gqa=True), "mxfp8")
+    plain = made(functional.scaled_dot_product_attention, "mxfp8")
+    repeated = narrow_products(plain)(q, k.repeat_interleave(3, 1), v.repeat_interleave(2, 1))
+    assert torch.equal(narrow_products(grouped)(q, k, v), repeated)
+
+
 def test_what_cannot_be_is_refused() -> None:
     a, b = drawn((9, 32), (32, 5))
     with pytest.raises(fb.ArgumentError, match="was not prepared"):
@@ -393,6 +401,10 @@ def test_what_cannot_be_is_refused() -> None:
     three = narrow_products(made(lambda a, b: torch.einsum("ij,jk,kl->il", a, b, b.mT), "mxfp8"))
     with pytest.raises(fb.ArgumentError, match="multiplies 3 tensors"):
         three(a, b)
+    integers = torch.ones(9, 9, dtype=torch.uint8)  # which torch refuses: are they added, or do they mask?
+    masked = made(lambda *t: functional.scaled_dot_product_attention(*t, integers), "mxfp8")
+    with pytest.raises(RuntimeError, match="attn_mask dtype"):
+        narrow_products(masked)(*drawn(*[(1, 2, 9, 32)] * 3))
     out = narrow_products(made(lambda a, b: torch.mm(a, b, out=torch.empty(9, 5)), "mxfp8"))
     with pytest.raises(fb.ArgumentError, match="with out="):
         out(a.detach(), b.detach())

@@ -2,6 +2,7 @@
 
 import copy
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -11,6 +12,34 @@ from torch.utils.checkpoint import checkpoint
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.nn.layers import LAYERS
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model returns."""
+
+    logits: torch.Tensor
+    layers: list[torch.Tensor]
+    kind: type = nn.Linear
+
+
+class Named(nn.Module):
+    """Gives its results names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> dict[str, Output]:
+        y = self.layer(x)
+        return {"output": Output(y, [y])}
+
+
+def test_results_within_a_dataclass_are_float32() -> None:
+    output = prepare(Named(), "mxfp6")(torch.randn(2, 8))["output"]
+    assert [output.logits.dtype, output.layers[0].dtype] == [torch.float32, torch.float32]
+    assert isinstance(output, Output)
+    assert output.kind is nn.Linear
 
 
 class Every(nn.Module):

@@ -29,6 +29,12 @@ class _HeadFirst(nn.Module):
         return y
 
 
+class _Spectral(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(4, 4, dtype=torch.complex64))
+
+
 @pytest.mark.parametrize("name", ["mxfp6", "fp16-master", "bf16-only", "fixed16"])
 @pytest.mark.parametrize("left_out", ["0", "2"])
 def test_a_left_out_layer_computes_and_learns(name: str, left_out: str) -> None:
@@ -49,6 +55,28 @@ def test_only_what_is_included_is_changed(name: str) -> None:
     y.square().sum().backward()
     assert y.dtype == torch.float32
     assert all(p.grad is not None for p in model.parameters())
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8)], ids=repr)
+@pytest.mark.parametrize(
+    ("chosen", "dtype"), [("mxfp6", torch.float16), ("fp16-master", torch.bfloat16), ("tf32", torch.float16)]
+)
+def test_a_norm_of_other_16_bits_computes_in_its_own(
+    norm: nn.Module, chosen: str, dtype: torch.dtype
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), copy.deepcopy(norm), nn.Linear(8, 8)).to(dtype)
+    result = prepare(model, chosen)(torch.randn(4, 8))
+    result.sum().backward()
+    assert result.isfinite().all()
+    assert all(p.grad is not None and p.grad.dtype == p.dtype for p in model[1].parameters())
+
+
+@pytest.mark.parametrize("chosen", ["mxfp6", "mxfp6:vector=fp32", "fp16-master"])
+def test_a_left_out_layer_of_a_16_bit_model_computes_in_those(chosen: str) -> None:
+    model, seen = _mlp().bfloat16(), list[torch.dtype]()
+    model[2].register_forward_hook(lambda *a: seen.append(a[2].dtype))
+    assert prepare(model, chosen, exclude="2")(torch.randn(4, 8)).dtype == torch.float32
+    assert seen == [torch.bfloat16]
 
 
 def test_including_all_is_what_happens_without_include() -> None:
@@ -91,11 +119,21 @@ def test_who_registers_the_head_first_names_it() -> None:
         (_mlp().double(), "mxfp6", {}, r"call model.float\(\) first"),
         (_mlp(), "amp-bf16", {"exclude": "2"}, "leave include and exclude out"),
         (_mlp(), "mxfp6", {"last": "head"}, "last='head' fits no module"),
+        (nn.ModuleList([nn.Linear(4, 4, dtype=torch.cfloat)]), "mxfp6", {}, "are complex.*exclude='0'"),
+        (nn.ModuleList([_Spectral(), nn.Linear(4, 4)]), "mxfp6", {}, "holds w itself.*exclude='0'"),
     ],
 )
 def test_what_cannot_be_is_refused(model: nn.Module, name: str, options: dict[str, str], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         prepare(model, name, **options)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.Conv1d(4, 4, 1), nn.PReLU(), nn.Bilinear(4, 4, 4)])
+def test_a_complex_input_is_refused_and_not_made_real(layer: nn.Module) -> None:
+    inputs = (torch.ones(4, 4), torch.ones(4, 4, dtype=torch.complex64))
+    model = prepare(nn.ModuleDict({"f": layer, "g": nn.Linear(4, 4)}), "mxfp6")
+    with pytest.raises(ArgumentError, match="was given complex64; expected real"):
+        model["f"](*inputs[not isinstance(layer, nn.Bilinear) :])
 
 
 @pytest.mark.parametrize("name", ["amp-bf16", "mxfp6"])

@@ -278,6 +278,16 @@ def test_an_option_out_of_range_is_refused(make: Callable[..., Optimizer], messa
         make(parameters())
 
 
+@pytest.mark.parametrize("option", [{"amsgrad": True}, {"maximize": True}, {"dampening": 0.1}])
+def test_an_option_of_torch_that_would_do_nothing_in_a_group_is_refused(option: dict[str, object]) -> None:
+    w, bias = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    optimizer = SGD([w], lr=0.1)
+    with pytest.raises(ArgumentError, match=f"{next(iter(option))}=.*has no such option"):
+        optimizer.add_param_group({"params": [bias], **option})
+    assert len(optimizer.param_groups) == 1
+    optimizer.add_param_group({"params": [bias], **dict.fromkeys(option, False)})
+
+
 def test_a_sparse_gradient_is_refused() -> None:
     table = nn.Embedding(10, 4, sparse=True)
     table(torch.tensor([1])).sum().backward()

@@ -103,6 +103,13 @@ def write_through_an_alias(g: Tensor) -> None:
     g.detach().mul_(3).view(-1)[7] = 1e-3
 
 
+def scale_beside_a_view(g: Tensor) -> None:
+    row = g[3]
+    row.add_(0.123)
+    g.mul_(0.7)
+    row.sub_(0.2)
+
+
 CHANGES: dict[str, Callable[[Tensor], object]] = {
     "times a number": lambda g: g.mul_(0.3),
     "times a tensor of one": lambda g: g.mul_(torch.full((1, 1), 0.3)),
@@ -117,6 +124,9 @@ CHANGES: dict[str, Callable[[Tensor], object]] = {
     "by a mask": lambda g: g.__setitem__(g > 0.5, 0.0),
     "a view": write_through_a_view,
     "an alias": write_through_an_alias,
+    "a view, scaled and the view again": scale_beside_a_view,
+    "plus": lambda g: g.add_(X.flip(0), alpha=0.01),
+    "plus a number": lambda g: g.add_(1e-3),
     "zero": lambda g: g.zero_(),
     "copied": lambda g: g.copy_(X.flip(0)),
     "out": lambda g: torch.add(X, 1.0, out=g),
@@ -131,6 +141,7 @@ def test_whatever_is_written_to_it_is_there_as_in_an_ordinary_gradient(fmt: str,
     w.grad = packed(X, fmt)
     plain = fb.fake_quantize(X, fmt)
     torch.testing.assert_close(w.grad.clone(), plain, rtol=0, atol=0)
+    assert w.grad.numpy().tolist() == w.grad.tolist() == plain.tolist()
     for apply in (CHANGES["times a number"], CHANGES[change], CHANGES["over a number"]):
         apply(w.grad)
         apply(plain)

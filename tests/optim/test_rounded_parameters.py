@@ -77,6 +77,13 @@ def test_a_weight_of_two_layers_is_narrowed_once() -> None:
     assert torch.equal(optimizer.state[first.weight]["master"], wanted)
 
 
+def test_complex_parameters_are_refused_and_keep_their_imaginary_part() -> None:
+    p = nn.Parameter(torch.full((3,), 1 + 1j))
+    with pytest.raises(ArgumentError, match=r"is complex64.*torch\.optim"):
+        SGD([p], lr=0.1)
+    assert p.dtype == torch.complex64
+
+
 def test_float64_parameters_are_refused_and_not_taken() -> None:
     p, q = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2, 5, dtype=torch.float64))
     optimizer = AdamW([p])

@@ -9,7 +9,7 @@ from torch import nn
 import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.nn import prepare
-from fewbits.optim import AdamW, load_state, save_state
+from fewbits.optim import SGD, AdamW, load_state, save_state
 
 X = torch.randn(8, 40, generator=torch.Generator().manual_seed(0))
 
@@ -42,6 +42,15 @@ def test_a_loop_goes_on_as_if_it_had_not_stopped(recipe: str, tmp_path: Path) ->
     train(again, its_optimizer)
     for p, q in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(p, q)
+
+
+def test_a_state_without_tensors_as_of_plain_sgd_comes_back(tmp_path: Path) -> None:
+    model, _ = made("fp32")
+    optimizer, again = SGD(model.parameters(), lr=0.25), SGD(model.parameters(), lr=1.0)
+    train(model, optimizer)
+    save_state(optimizer, tmp_path / "o.safetensors", {"step": "3"})
+    assert load_state(again, tmp_path / "o.safetensors") == {"step": "3"}
+    assert again.param_groups[0]["lr"] == 0.25
 
 
 def test_torchs_own_optimizers_are_saved_too(tmp_path: Path) -> None:

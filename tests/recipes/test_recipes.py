@@ -91,6 +91,13 @@ def test_a_role_that_is_on_or_off_takes_either_word(text: str, value: bool) -> N
         ("fp16-master:scaling=large", "none, dynamic or a number"),
         ("mxfp6:name=mine", "has no 'name'"),
         ("mxfp6:weight=nothing", "there is no format"),
+        ("mxfp6:weight=mxfp4,weight=mxfp8", "weight is there twice"),
+        ("mxfp6:weight=mxfp4/stochastic/rceil/nearest_even", "'nearest_even' .* is a second rounding"),
+        ("mxfp6:weight=mxfp4/floor/rceil", "'rceil' .* is a second scale rule"),
+        ("mxfp6:weight=posit8_1/shift=--2", "'shift=--2' .* not shift=N"),
+        ("mxfp6:parameter=bf16,master=bf16", "keeps no master copy; add has_master=yes"),
+        ("fp16-master:scaling=0", "a loss scale of 0; expected a finite number above 0"),
+        ("fp16-master:scaling=1e400", "a loss scale of inf"),
     ],
 )
 def test_a_text_that_is_no_recipe_is_refused(given: str, said: str) -> None:
@@ -105,6 +112,7 @@ def test_formats_with_brackets_in_brackets_and_scalings_are_read() -> None:
     assert found.forward_weight is not None
     assert found.vector == "fp32"
     assert recipe("fp16-master:scaling=1024").scaling == LossScaling(1024.0, dynamic=False)
+    assert recipe("fp16-master:scaling=2.5e-1").scaling == LossScaling(0.25, dynamic=False)
     assert recipe("fp16-master:scaling=none").scaling is None
     assert recipe("mxfp6:scaling=dynamic").scaling == LossScaling()
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Collection
+from copy import copy
+from dataclasses import fields, is_dataclass
 from functools import partial
 from typing import Any
 
@@ -17,20 +20,21 @@ _NARROW = (torch.bfloat16, torch.float16)
 
 
 def take_own_dtype(
-    module: nn.Module, result: torch.dtype | None = None, *, mixes_on_cpu: bool = False
+    module: nn.Module, flowing: torch.dtype, *, result: bool = False, mixes_on_cpu: bool = False
 ) -> None:
-    """Make ``module`` compute in the dtype of its own parameters, whichever 16-bit floats it is given.
+    """Make ``module`` compute in the dtype of its own parameters, whichever floats flow to it.
 
     Torch mixes dtypes in few of its layers: a Linear of float32 refuses a bfloat16 input.
 
     Args:
         module: anything; without floating-point parameters nothing happens to its inputs.
-        result: the dtype of what it returns; as the module has it by default.
-        mixes_on_cpu: whether torch computes so itself on the CPU, and refuses on other devices.
+        flowing: the dtype of what flows between narrow layers.
+        result: whether what it returns has that dtype; as the module has it by default.
+        mixes_on_cpu: whether torch computes so itself on the CPU with float32 parameters, and refuses others.
     """
-    module.register_forward_pre_hook(partial(_enter, mixes_on_cpu), with_kwargs=True)
-    if result is not None:
-        module.register_forward_hook(partial(_leave, result))
+    module.register_forward_pre_hook(partial(_enter, {*_NARROW, flowing}, mixes_on_cpu), with_kwargs=True)
+    if result:
+        module.register_forward_hook(partial(_leave, flowing))
 
 
 class Float32Results:
@@ -45,7 +49,15 @@ class Float32Results:
 
     def __call__(self, module: nn.Module, inputs: object, tree: object) -> object:
         """Return the nested results."""
-        return tree_map(lambda x: self._widened(x) if _is(x, _NARROW) else x, tree)
+        return tree_map(self._of_leaf, tree)
+
+    def _of_leaf(self, x: Any) -> Any:
+        if is_dataclass(x) and not isinstance(x, type):  # to torch one of its own kind is no container
+            x = copy(x)
+            for name in (f.name for f in fields(x) if hasattr(x, f.name)):
+                object.__setattr__(x, name, tree_map(self._of_leaf, getattr(x, name)))  # a frozen one too
+            return x
+        return self._widened(x) if _is(x, _NARROW) else x
 
     def _widened(self, x: torch.Tensor) -> torch.Tensor:
         wide = x.float()
@@ -108,17 +120,17 @@ def _explain(model: nn.Module, *_: Any) -> None:
 _DTYPES = re.compile(r"dtype|scalar type|type mismatch|(?:Half|BFloat16|Float)\b")
 
 
-def _enter(mixes_on_cpu: bool, module: nn.Module, args: Any, options: Any) -> Any:
+def _enter(given: set[torch.dtype], mixes_on_cpu: bool, module: nn.Module, args: Any, options: Any) -> Any:
     first = next((p for p in module.parameters() if p.is_floating_point()), None)
-    if first is None or (mixes_on_cpu and first.is_cpu):
+    if first is None or (mixes_on_cpu and first.is_cpu and first.dtype == torch.float32):
         return None
     dtype = first.dtype
-    return tree_map(lambda x: x.to(dtype) if _is(x, _NARROW) else x, (args, options))
+    return tree_map(lambda x: x.to(dtype) if _is(x, given) else x, (args, options))
 
 
 def _leave(dtype: torch.dtype, module: nn.Module, args: Any, tree: Any) -> Any:
     return tree_map(lambda x: x.to(dtype) if _is(x, (*_NARROW, torch.float32)) else x, tree)
 
 
-def _is(x: Any, dtypes: tuple[torch.dtype, ...]) -> bool:
+def _is(x: Any, dtypes: Collection[torch.dtype]) -> bool:
     return isinstance(x, torch.Tensor) and x.dtype in dtypes

@@ -126,9 +126,10 @@ def attention(
     """
     if not _floats(query, key, value):
         return None
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, *_FLOATS):
+        return None  # torch refuses it: of integers nobody knows whether they are added
     if enable_gqa:
-        groups = query.shape[-3] // key.shape[-3]
-        key, value = (x.repeat_interleave(groups, -3) for x in (key, value))
+        key, value = (x.repeat_interleave(query.shape[-3] // x.shape[-3], -3) for x in (key, value))
     batch = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
     q, k, v = (x.expand(*batch, *x.shape[-2:]) for x in (query, key, value))
     scores = attention_product(q, k.mT, precision)
@@ -232,7 +233,7 @@ def _rows(left: torch.Tensor, right: torch.Tensor, weighs: bool, precision: Laye
     """Return ``left @ right`` with a matrix at the right, whose gradient sums over all rows of the left."""
     if weighs:
         return linear(left, right.mT, None, precision)
-    y = attention_product(left.reshape(-1, left.shape[-1]), right, precision)
+    y = attention_product(left.flatten(0, -2), right, precision)
     return y.reshape(*left.shape[:-1], right.shape[-1])
 
 

@@ -51,7 +51,7 @@ def obstacle(module: nn.Module, chosen: Recipe) -> str | None:
             return "its products have no form without multiplications"
         if chosen.parameter is not None and parametrize.is_parametrized(module):
             return f"its weight is computed from others, which are not to be held in {chosen.parameter}"
-        return None
+        return "its weights are complex" if any(p.is_complex() for p in module.parameters()) else None
     layer = next((base for base in LAYERS if issubclass(kind, base)), None)
     if _is_lazy(module):
         return "it has no weights yet: run a batch through the model first"
@@ -68,7 +68,9 @@ def own_matrices(module: nn.Module) -> list[str]:
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return []
     own = [] if _is_lazy(module) else module.named_parameters(recurse=False)
-    return [name for name, p in own if p.is_floating_point() and sum(n > 1 for n in p.shape) > 1]
+    return [
+        n for n, p in own if (p.is_floating_point() or p.is_complex()) and sum(k > 1 for k in p.shape) > 1
+    ]
 
 
 def derived(narrow: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
@@ -77,6 +79,19 @@ def derived(narrow: type[nn.Module], kind: type[nn.Module]) -> type[nn.Module]:
         bases = (_Derived, narrow, kind)
         _CLASSES[narrow, kind] = type(f"Narrow{kind.__name__}", bases, {"__module__": __name__})
     return _CLASSES[narrow, kind]
+
+
+def become_narrow(module: nn.Module) -> None:
+    """Give a module that has a narrow class that class."""
+    narrow, kind = narrow_class(module), type(module)
+    assert narrow is not None
+    if parametrize.is_parametrized(module):
+        # As torch has it: a class of the module's own, above that which remove_parametrizations restores.
+        (plain,), (_, narrow, _) = kind.__bases__, narrow.__bases__
+        below = narrow if LAYERS.get(plain) is narrow else derived(narrow, plain)
+        own = {n: x for n, x in vars(kind).items() if n not in ("__dict__", "__weakref__")}
+        narrow = type(f"Parametrized{below.__name__}", (below,), own)
+    module.__class__ = narrow
 
 
 class _Derived(nn.Module):

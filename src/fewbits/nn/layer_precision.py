@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol
 import torch
 
 from fewbits import kernels
+from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.graphs import constant_in_graphs
 from fewbits.kernels import ops
@@ -114,6 +115,19 @@ class LayerPrecision:
     def dtype(self) -> torch.dtype:
         """The type that flows between products."""
         return DTYPES[self.recipe.vector]
+
+    def flowing(self, x: torch.Tensor) -> torch.Tensor:
+        """Return what enters a product in the type that flows between products.
+
+        Raises:
+            ArgumentError: it is complex, and would lose its imaginary part.
+        """
+        if x.is_complex():
+            raise ArgumentError(
+                f"{self.layer or 'the product'} was given {str(x.dtype).removeprefix('torch.')}; expected"
+                " real numbers: take x.abs() or torch.view_as_real(x), or exclude the layer"
+            )
+        return x.to(self.dtype)
 
     @property
     def is_observed(self) -> bool:

@@ -12,7 +12,7 @@ from fewbits.errors import ArgumentError
 from fewbits.names import Selection, check_fits, listed, parents, within
 from fewbits.nn.autocast import Autocast
 from fewbits.nn.dtype_hooks import Arrivals, Float32Results, explain_dtypes, take_own_dtype
-from fewbits.nn.layer_classes import narrow_class, own_matrices
+from fewbits.nn.layer_classes import become_narrow, narrow_class, own_matrices
 from fewbits.nn.layer_precision import DTYPES, LayerPrecision, Observer
 from fewbits.nn.layer_recipes import assigned
 from fewbits.nn.layers import LAYERS
@@ -107,13 +107,15 @@ def prepare(
         for name, module in narrow.items():
             layer_recipe, first, gives_logits = own[name], [name] == order[:1], name in ends
             exempt = (first and layer_recipe.keep_first) or (gives_logits and layer_recipe.keep_last)
-            _become(
-                module, LayerPrecision(layer_recipe, name, exempt, gives_logits, observer, pack_activations)
+            become_narrow(module)
+            module.precision = LayerPrecision(  # type: ignore[assignment]  # as above
+                layer_recipe, name, exempt, gives_logits, observer, pack_activations
             )
         for name in parents(narrow):
             _unfuse(names[name])
+        if sixteen or any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters()):
+            _keep_dtypes(names, selection, narrow, DTYPES[chosen.vector])
         if sixteen:
-            _keep_dtypes(names, selection, narrow, chosen)
             explain_dtypes(model)
         model.register_forward_hook(Float32Results(LayerPrecision(chosen, observer=observer)))
         if chosen.parameter is not None:
@@ -172,17 +174,17 @@ def _check_parts(names: dict[str, nn.Module], selection: Selection) -> None:
 
 
 def _keep_dtypes(
-    names: dict[str, nn.Module], selection: Selection, narrow: Mapping[str, nn.Module], chosen: Recipe
+    names: dict[str, nn.Module], selection: Selection, narrow: Mapping[str, nn.Module], flowing: torch.dtype
 ) -> None:
     """Let modules that are left out compute in their own dtype: the outermost ones without narrow layers."""
     wide = {n for n in names if n not in selection} - parents(narrow)
     for name, module in names.items():
         if name in selection and isinstance(module, nn.RMSNorm):  # warns of any other dtype, once
-            take_own_dtype(module, DTYPES[chosen.vector])
+            take_own_dtype(module, flowing, result=True)
         elif name in selection and isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
-            take_own_dtype(module, DTYPES[chosen.vector], mixes_on_cpu=True)
+            take_own_dtype(module, flowing, result=True, mixes_on_cpu=True)
         elif name in wide and name.rpartition(".")[0] not in wide:
-            take_own_dtype(module)
+            take_own_dtype(module, flowing)
 
 
 def _unfuse(module: nn.Module) -> None:
@@ -191,13 +193,6 @@ def _unfuse(module: nn.Module) -> None:
         module.activation_relu_or_gelu = 0  # read by nothing but the question whether to fuse
     elif isinstance(module, nn.TransformerEncoder):
         module.use_nested_tensor = False
-
-
-def _become(module: nn.Module, precision: LayerPrecision) -> None:
-    narrow = narrow_class(module)
-    assert narrow is not None
-    module.__class__ = narrow
-    module.precision = precision  # type: ignore[assignment]  # torch types attributes as tensors or modules
 
 
 def _hold_parameters(layers: Iterable[nn.Module], target: RoleFormat) -> None:

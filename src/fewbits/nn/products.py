@@ -6,6 +6,7 @@ commute, so every product rounds its operands anew from the tensors as they were
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -90,9 +91,9 @@ def linear(
     """
     y: torch.Tensor
     if transformed():
-        y = product(x.to(precision.dtype), weight, precision, _LINEAR)
+        y = product(precision.flowing(x), weight, precision, _LINEAR)
     else:
-        y = _Linear.apply(x.to(precision.dtype), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
+        y = _Linear.apply(precision.flowing(x), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
     return y if bias is None else y + converted(bias, y.dtype)
 
 
@@ -136,9 +137,9 @@ def attention_product(
             zero there, so that nobody asks for their gradient.
     """
     if transformed():
-        return product(a.to(precision.dtype), b.to(precision.dtype), precision, _ATTENTION)
+        return product(precision.flowing(a), precision.flowing(b), precision, _ATTENTION)
     result: torch.Tensor = _Product.apply(
-        a.to(precision.dtype), b.to(precision.dtype), precision, torch.is_grad_enabled(), lower
+        precision.flowing(a), precision.flowing(b), precision, torch.is_grad_enabled(), lower
     )  # type: ignore[no-untyped-call]  # torch gives apply no types
     return result
 
@@ -154,7 +155,7 @@ class _Linear(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, precision: LayerPrecision, graded: bool
     ) -> torch.Tensor:
         ctx.precision, ctx.size = precision, x.shape
-        rows = x.reshape(-1, x.shape[-1])
+        rows = _rows(x)
         saves = graded and ctx.needs_input_grad[1]
         both = save_beside_forward(x, rows.shape, precision) if saves else None
         saved: Tensors = ()
@@ -175,7 +176,7 @@ class _Linear(torch.autograd.Function):
     ) -> tuple[torch.Tensor | None, torch.Tensor | None, None, None]:
         weight, *saved = ctx.saved_tensors
         precision: LayerPrecision = ctx.precision
-        g = gradient.reshape(-1, gradient.shape[-1])
+        g = _rows(gradient)
         of_x = of_weight = along_rows = along_columns = None
         if all(ctx.needs_input_grad[:2]):
             both = precision.packed_both(g, ("dx_gradient", "dx_weight"), ("dw_gradient", "dw_activation"))
@@ -248,7 +249,7 @@ def _saved(activation: SavedActivation, tensors: Tensors, precision: LayerPrecis
 
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
-    return x.reshape(-1, x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])  # a -1 beside no features would be anything
 
 
 _LINEAR = Formulas(

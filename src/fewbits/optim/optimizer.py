@@ -26,6 +26,7 @@ from fewbits.tensor import NarrowTensor
 from fewbits.typing import StateDict
 
 _COUNTS = ("step",)
+_NOT_HERE = ("amsgrad", "maximize", "dampening")  # options of a group that would do nothing
 _STATES = ("first_moment", "second_moment", "master", "compensation")
 
 
@@ -77,15 +78,22 @@ class Optimizer(torch.optim.Optimizer):
         An optimizer that packs gradients takes those of its parameters from the ones before it.
 
         Raises:
-            ArgumentError: a parameter of float64.
+            ArgumentError: a parameter of float64, a complex one, or an option that only torch's have.
         """
+        for option in _NOT_HERE:
+            if param_group.get(option):
+                raise ArgumentError(
+                    f"{option}={param_group[option]!r} in a group of parameters; {type(self).__name__} of"
+                    " fewbits has no such option: leave it out, or take torch.optim"
+                )
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
-            if p.dtype == torch.float64:
+            if p.dtype == torch.float64 or p.is_complex():
                 self.param_groups.pop()
+                remedy = "give it to torch.optim" if p.is_complex() else "call .float() of the model first"
                 raise ArgumentError(
-                    f"a parameter of shape {tuple(p.shape)} is float64, and steps are computed in float32;"
-                    " call .float() of the model first"
+                    f"a parameter of shape {tuple(p.shape)} is {str(p.dtype).removeprefix('torch.')}, and"
+                    f" steps are computed in float32; {remedy}"
                 )
         self._watch(self.param_groups[-1])
 

@@ -29,6 +29,7 @@ class _Box:
 
     inner: torch.Tensor
     factor: torch.Tensor  # () float32
+    wide: bool = False  # whether the values are not packed, and views of them may be around
 
 
 class PackedGradient(torch.Tensor):
@@ -69,6 +70,14 @@ class PackedGradient(torch.Tensor):
         """Bytes of codes and scales together."""
         return bytes_of(self._box.inner)
 
+    def numpy(self, *, force: bool = False) -> Any:
+        """Return the values as an array, as of any gradient."""
+        return self.values().to(self.dtype).numpy(force=force)
+
+    def tolist(self) -> Any:
+        """Return the values as numbers of Python."""
+        return self.values().tolist()
+
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]  # torch's has an option
         """Name the format, the shape and the size."""
         return f"PackedGradient({self.target}, shape={tuple(self.shape)}, {self.nbytes} bytes)"
@@ -93,9 +102,12 @@ class PackedGradient(torch.Tensor):
                 box, number = first._box, args[1]
                 if isinstance(number, torch.Tensor):
                     number = number.to(first.device).reshape(())
+                if box.wide and box.inner.dtype == torch.float32:  # there may be views of these values
+                    func(box.inner, number)
+                    return first
                 box.factor = (box.factor * number if func in _TIMES else box.factor / number).float()
                 return first
-            if func is _aten.add_.Tensor:
+            if func is _aten.add_.Tensor and torch._C._current_graph_task_id() >= 0:  # autograd adds it
                 first._replace(_packed(first.values().add_(_values(args[1]), **kwargs), first.target))
                 return first
         return _on_values(func, args, kwargs)
@@ -106,11 +118,11 @@ class PackedGradient(torch.Tensor):
         return alias
 
     def _replace(self, box: _Box) -> None:
-        self._box.inner, self._box.factor = box.inner, box.factor
+        self._box.inner, self._box.factor, self._box.wide = box.inner, box.factor, box.wide
 
     def _wide(self) -> torch.Tensor:
         """Replace the packed values by wide ones, which every alias then shares, and return them."""
-        self._replace(_Box(self.values().to(self.dtype), torch.ones((), device=self.device)))
+        self._replace(_Box(self.values().to(self.dtype), torch.ones((), device=self.device), True))
         return self._box.inner
 
     def _narrow(self) -> None:

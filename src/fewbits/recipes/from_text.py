@@ -42,5 +42,7 @@ def recipe(text: str | Recipe) -> Recipe:
         role, equals, value = (p.strip() for p in part.partition("="))
         if not equals:
             raise ArgumentError(f"{part!r} in recipe {text!r}; expected ROLE=FORMAT, as in weight=mxfp6_e3m2")
+        if role in changes:
+            raise ArgumentError(f"{role} is there twice in recipe {text!r}; give one")
         changes[role] = value
     return base.extended(text if rest else name, **changes) if changes else base

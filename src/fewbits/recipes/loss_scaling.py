@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+
+from fewbits.errors import ArgumentError
 
 
 @dataclass(frozen=True)
@@ -22,6 +25,11 @@ class LossScaling:
     backoff_factor: float = 0.5
     growth_interval: int = 2000
     floors: tuple[tuple[int, float], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Raise if gradients could not be divided by the scale."""
+        if not 0 < self.init_scale < math.inf:
+            raise ArgumentError(f"a loss scale of {self.init_scale:g}; expected a finite number above 0")
 
     def __str__(self) -> str:
         """Say it in a few words."""

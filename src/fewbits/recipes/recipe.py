@@ -96,6 +96,11 @@ class Recipe:
             raise ArgumentError(
                 f"scaling={self.scaling!r} in recipe {self.name!r}; expected none, dynamic or a number"
             )
+        if self.master is not None and not self.has_master:
+            raise ArgumentError(
+                f"master={self.master} in recipe {self.name!r}, which keeps no master copy; add"
+                " has_master=yes"
+            )
 
     @property
     def operands(self) -> dict[str, RoleFormat | None]:
@@ -145,6 +150,6 @@ def _from_text(field: str, value: str, is_format: bool) -> FieldValue:
         return read_role_format(value)
     if field == "scaling" and value in ("none", "dynamic"):
         return LossScaling() if value == "dynamic" else None
-    if field == "scaling" and re.fullmatch(r"\d+(\.\d*)?(e\d+)?", value):
+    if field == "scaling" and re.fullmatch(r"\d+(\.\d*)?(e[+-]?\d+)?", value):
         return LossScaling(float(value), dynamic=False)
     return {"yes": True, "true": True, "no": False, "false": False}.get(value, value)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 from fewbits.errors import FormatError
 from fewbits.formats import Format, parse
@@ -46,17 +48,20 @@ def read_role_format(text: str) -> RoleFormat | None:
     name, *choices = (part.strip() for part in text.split("/"))
     if name in ("fp32", "-", "") and not choices:
         return None
-    format, rounding, rule, shift = parse(name), "nearest_even", "floor", None
+    format, chosen = parse(name), dict[str, Any]()
     for choice in choices:
         if choice in ROUNDINGS:
-            rounding = choice
+            kind = "rounding"
         elif choice in (*RULES, *MEAN_RULES):
-            rule = choice
-        elif choice.startswith("shift=") and choice[6:].lstrip("-").isdecimal():
-            shift = int(choice[6:])
+            kind = "scale_rule"
+        elif re.fullmatch(r"shift=-?[0-9]+", choice):
+            kind = "shift"
         else:
             raise FormatError(
                 f"{choice!r} in {text!r} is no rounding ({', '.join(ROUNDINGS)}), no scale rule"
                 f" ({', '.join((*RULES, *MEAN_RULES))}) and not shift=N"
             )
-    return RoleFormat(format, rounding, rule, shift)
+        if kind in chosen:
+            raise FormatError(f"{choice!r} in {text!r} is a second {kind.replace('_', ' ')}; give one")
+        chosen[kind] = int(choice[6:]) if kind == "shift" else choice
+    return RoleFormat(format, **chosen)
