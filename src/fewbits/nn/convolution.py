@@ -43,9 +43,9 @@ def convolution(
     """
     y: torch.Tensor
     if transformed():
-        y = product(precision.as_input(x), weight, precision, _formulas(geometry))
+        y = product(precision.from_flow(x), weight, precision, _formulas(geometry))
     else:
-        y = _Convolution.apply(precision.as_input(x), weight, geometry, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
+        y = _Convolution.apply(precision.from_flow(x), weight, geometry, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
     return y if bias is None else y + converted(bias, y.dtype).reshape(-1, *(1,) * (y.dim() - 2))
 
 

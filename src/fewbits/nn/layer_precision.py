@@ -116,7 +116,7 @@ class LayerPrecision:
         """The type that flows between products."""
         return DTYPES[self.recipe.vector]
 
-    def as_input(self, x: torch.Tensor) -> torch.Tensor:
+    def from_flow(self, x: torch.Tensor) -> torch.Tensor:
         """Return what enters a product in the type that flows between products.
 
         Raises:

@@ -91,9 +91,9 @@ def linear(
     """
     y: torch.Tensor
     if transformed():
-        y = product(precision.as_input(x), weight, precision, _LINEAR)
+        y = product(precision.from_flow(x), weight, precision, _LINEAR)
     else:
-        y = _Linear.apply(precision.as_input(x), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
+        y = _Linear.apply(precision.from_flow(x), weight, precision, torch.is_grad_enabled())  # type: ignore[no-untyped-call]  # torch gives apply no types
     return y if bias is None else y + converted(bias, y.dtype)
 
 
@@ -137,9 +137,9 @@ def attention_product(
             zero there, so that nobody asks for their gradient.
     """
     if transformed():
-        return product(precision.as_input(a), precision.as_input(b), precision, _ATTENTION)
+        return product(precision.from_flow(a), precision.from_flow(b), precision, _ATTENTION)
     result: torch.Tensor = _Product.apply(
-        precision.as_input(a), precision.as_input(b), precision, torch.is_grad_enabled(), lower
+        precision.from_flow(a), precision.from_flow(b), precision, torch.is_grad_enabled(), lower
     )  # type: ignore[no-untyped-call]  # torch gives apply no types
     return result
 

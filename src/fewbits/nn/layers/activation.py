@@ -17,5 +17,5 @@ class NarrowPReLU(nn.PReLU):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the input's shape in the recipe's vector format."""
-        x = self.precision.as_input(input)
+        x = self.precision.from_flow(input)
         return functional.prelu(x, converted(self.weight, x.dtype))
