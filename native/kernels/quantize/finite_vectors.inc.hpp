@@ -71,6 +71,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
             for (i64 v = 0; v < 4; ++v) {
                 const i64 at = i + v * vector;
                 if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
+                // Blocks of 24 begin anywhere in four vectors, and in the middle of one.
                 if (per == 24) a = numbers_of_spinors(q.a, at), b = numbers_of_spinors(q.b, at);
                 else if (per > 0) a = broadcast(as[block_of<per>(v * vector)]), b = broadcast(bs[block_of<per>(v * vector)]);
                 x[v] = read<Bits>(q.x + at);
