@@ -57,9 +57,6 @@ def sensitivities(
 ) -> dict[str, float]:
     """Return, for each weight rounded alone, the relative noise of the outputs over that of the weight.
 
-    Of a weight that was rounded before a format may lose nothing, and so says nothing: the first one is taken
-    that loses something.
-
     Args:
         probe: the model.
         shapes: those of the tensors of a checkpoint, by the name of the parameter.

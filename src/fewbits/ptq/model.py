@@ -6,7 +6,6 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import reduce
 from itertools import chain
 from math import inf, nan
 from pathlib import Path
@@ -264,8 +263,14 @@ class _Work:
             changes.append((rounding, rounding.rounded))
         for hook, _ in changes:
             layer.module.register_forward_pre_hook(hook, with_kwargs=True)
+
+        def changed(x: Tensor) -> Tensor:
+            for _, change in changes:
+                x = change(x)
+            return x
+
         if changes:
-            self.passes.changed[layer.module] = lambda x: reduce(lambda y, change: change[1](y), changes, x)
+            self.passes.changed[layer.module] = changed
 
     def _sums(
         self, stage: Stage, names: Sequence[str], reach: Callable[[Seen], Iterable[int]]

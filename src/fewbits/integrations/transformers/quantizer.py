@@ -87,7 +87,7 @@ class FewbitsQuantizer(HfQuantizer):  # type: ignore[misc]  # as above
 
     def get_new_dtype(self, converter: Any, param: Any, dtype: torch.dtype | None) -> torch.dtype | None:
         """Leave parts as they are: bytes, and float32 scales; what is whole is cast when all are there."""
-        ours = any(isinstance(op, _Packed | _Wide) for op in getattr(converter, "operations", ()))
+        ours = any(isinstance(op, _OfParts) for op in getattr(converter, "operations", ()))
         return None if ours else super().get_new_dtype(converter, param, dtype)
 
     def is_serializable(self) -> bool:
@@ -100,15 +100,19 @@ class FewbitsQuantizer(HfQuantizer):  # type: ignore[misc]  # as above
         return False
 
 
-class _Packed(ConversionOps):  # type: ignore[misc]  # as above
-    """Makes a narrow tensor of its parts; what came whole stays as it is."""
+class _OfParts(ConversionOps):  # type: ignore[misc]  # as above
+    """Makes tensors of the parts that the files of a quantizer hold."""
 
     def __init__(self, quantizer: FewbitsQuantizer) -> None:
         self.hf_quantizer = quantizer
 
-    def __deepcopy__(self, _: object) -> _Packed:
+    def __deepcopy__(self, _: object) -> _OfParts:
         """Return itself: transformers copies its converters for each parameter."""
         return self
+
+
+class _Packed(_OfParts):
+    """Makes a narrow tensor of its parts; what came whole stays as it is."""
 
     def convert(
         self,
@@ -133,15 +137,12 @@ class _Packed(ConversionOps):  # type: ignore[misc]  # as above
         return {full_layer_name: q.dense().to(own.dtype).reshape(stored.layout.shape)}
 
 
-class _Wide(ConversionOps):  # type: ignore[misc]  # as above
+class _Wide(_OfParts):
     """Makes ordinary tensors of the parts of several, which others then make one parameter of."""
 
     def __init__(self, quantizer: FewbitsQuantizer, patterns: list[str]) -> None:
-        self.hf_quantizer, self.patterns = quantizer, patterns
-
-    def __deepcopy__(self, _: object) -> _Wide:
-        """Return itself, as the other one."""
-        return self
+        super().__init__(quantizer)
+        self.patterns = patterns
 
     def convert(
         self,
