@@ -14,7 +14,8 @@ from typing import Any, TypeVar
 import torch
 from _machine import cpu, forced
 
-from fewbits import format, kernels
+import fewbits
+from fewbits import kernels
 
 Calls = dict[str, Callable[[], Any]]
 Name = TypeVar("Name")
@@ -87,12 +88,16 @@ def _on_gpu(call: Callable[[], Any]) -> float:
 
 def compiled_peer(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return what torch.compile makes of rounding to a format by operations of torch."""
-    from fewbits.kernels import portable
-
     torch._dynamo.reset()  # the graphs of other formats count as many of this one
-    target = format(name)
-    chosen = kernels.options(target)
-    return torch.compile(lambda x: portable.fake_quantize(x, target, -1, chosen, None))
+    graph = torch.compile(lambda x: fewbits.fake_quantize(x, name, nonfinite="saturate"), fullgraph=True)
+
+    def rounded(x: torch.Tensor) -> torch.Tensor:
+        kernels.force_backend("portable")
+        y = graph(x)
+        kernels.force_backend(None)
+        return y
+
+    return rounded
 
 
 def arguments(question: str, *, device: bool = False, **sizes: int) -> argparse.Namespace:
