@@ -2,9 +2,10 @@
 
 Peer: transformers with the same weights in bfloat16, in one process, in turns. A token is one more position
 behind a prompt of 16, with the cache of transformers. Loading is measured in processes of its own: the
-largest resident memory, less what the libraries take before, against the bytes of the packed tensors.
-llama.cpp itself is not run; its kernels are in matvec.py. Threads of OpenMP that are done wait for 1000
-looks, not for milliseconds in which they would hold the cores that fewbits' own threads need.
+largest resident memory, less what the libraries take before, against the bytes of the packed tensors. Where
+_llama.py has built it, llama.cpp computes the same token from files of its own MXFP4 and Q4_0, which fewbits
+writes from the same weights. Threads of OpenMP that are done wait for 1000 looks, not for milliseconds in
+which they would hold the cores that fewbits' own threads need.
 
     python benchmarks/generate.py [--layers 16] [--rounds 5] [--formats mxfp4,mxfp8_e4m3] [--json FILE]
 """
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
+import _llama
 import torch
 from _alternating import arguments, seconds, table, write
 
@@ -31,6 +33,7 @@ import transformers  # reads the variable when it is imported
 from transformers.initialization import no_init_weights
 
 PROMPT = 16
+LLAMA = {"MXFP4": "mxfp4", "Q4_0": "block(element=int(4,coding=symmetric),scale=fp16,size=32)"}
 _PEAK = """
 import json, resource, sys, warnings
 warnings.simplefilter("ignore")
@@ -56,7 +59,7 @@ def model(layers: int) -> Any:
         num_attention_heads=32,
         num_key_value_heads=8,
         vocab_size=32000,
-        tie_word_embeddings=True,
+        tie_word_embeddings=False,  # tied, no layout of a program's narrows the head
         dtype="bfloat16",
     )
     torch.manual_seed(0)
@@ -64,7 +67,6 @@ def model(layers: int) -> Any:
         made = transformers.LlamaForCausalLM(config).to(torch.bfloat16)
     for p in made.parameters():
         p.data.normal_(0, 0.02) if p.ndim > 1 else p.data.fill_(1)
-    made.tie_weights()
     return made.eval()
 
 
@@ -92,6 +94,16 @@ def peak(folder: Path) -> dict[str, float]:
     return {"packed_mebibytes": packed / 2**20, "peak_of_packed": (most - before) / packed}
 
 
+def by_llama(dense: Path, place: Path) -> dict[str, _llama.Token]:
+    """Return the token by llama.cpp, from its own formats."""
+    calls = {}
+    for name, fmt in LLAMA.items():
+        file = place / f"{name}.gguf"
+        cast(dense, file, format=fb.format(fmt), layout="gguf")
+        calls[f"llama.cpp's {name}"] = _llama.Token(file, range(PROMPT))
+    return calls
+
+
 def main() -> None:
     """Print the table and write the figures."""
     given = arguments(__doc__ or "", layers=16)
@@ -111,16 +123,23 @@ def main() -> None:
                 called = name if activation is None else f"{name}, {activation} activations"
                 rows.append({"format": called, **memory})
                 calls[called] = Step(fb.load(folder, activation=activation))
-        taken = seconds(calls, given.rounds)
+        theirs: dict[str, Any] = {}
+        if _llama.built():
+            theirs = by_llama(Path(place) / "dense", Path(place))
+        else:
+            print("llama.cpp is left out: python benchmarks/_llama.py builds it from its package")
+        taken = seconds({**calls, **theirs}, given.rounds)
     for row in rows:
         row["milliseconds"] = 1e3 * taken[row["format"]]
         row["bfloat16_milliseconds"] = 1e3 * taken["bfloat16"]
         row["of_bfloat16"] = taken[row["format"]] / taken["bfloat16"]
+        row["times_faster_than"] = {who: taken[who] / taken[row["format"]] for who in theirs}
     print(f"Llama with {parameters / 1e9:.2f} billion parameters; one token behind {PROMPT} others")
-    head = ("format", "packed MiB", "peak of packed", "ms a token", "bfloat16 ms", "of bfloat16")
+    head = ("format", "packed MiB", "peak of packed", "ms a token", "bfloat16 ms", "of bfloat16", *theirs)
     keys = ["format", "packed_mebibytes", "peak_of_packed", "milliseconds"]
     keys += ["bfloat16_milliseconds", "of_bfloat16"]
-    table(head, [tuple(row[key] for key in keys) for row in rows])
+    print("under llama.cpp's names: how many times as long it takes")
+    table(head, [(*(row[key] for key in keys), *row["times_faster_than"].values()) for row in rows])
     write(given.json, rows)
 
 
