@@ -62,15 +62,20 @@ void residuals_of(const Matrix& a, const Given& x, const Given& b, const Taken& 
     residuals(implementation.kernels, job, threads);
 }
 
-void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Line& columns, const std::optional<Rounded>& single, int threads) {
+void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Line& columns, const std::optional<Rounded>& single,
+                const std::optional<Line>& left, const std::optional<Line>& right, int threads) {
     const DenseRows rows = rows_of(a);
     require(largest.size() == a.shape(0) && sums.size() == a.shape(0), "a value for each row");
     require(columns.size() == a.shape(1), "a value for each column");
+    require(left.has_value() == right.has_value(), "powers of two for rows and columns, or for neither");
+    require(!left || (left->size() == a.shape(0) && right->size() == a.shape(1)), "a power of two for each row and column");
     require(!single || (single->shape(0) == a.shape(0) && single->shape(1) == a.shape(1)), "a rounded value for each value");
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
     const Extents job{
         .a = rows,
+        .left = left ? left->data() : nullptr,
+        .right = right ? right->data() : nullptr,
         .largest = largest.data(),
         .sums = sums.data(),
         .single = single ? single->data() : nullptr,
@@ -115,8 +120,9 @@ void fewbits::bind_dense(nb::module_& m) {
     m.def("residuals", &residuals_of, "a"_a.noconvert(), "x"_a.noconvert(), "b"_a.noconvert(), "r"_a.noconvert(), "sizes"_a.noconvert(), "threads"_a,
           "Write b - A x, as if in twice the precision, and |A| |x| + |b|.");
     m.def("extents", &extents_of, "a"_a.noconvert(), "largest"_a.noconvert(), "sums"_a.noconvert(), "columns"_a.noconvert(),
-          "single"_a.noconvert().none(), "threads"_a,
-          "Write the largest magnitude and the sum of magnitudes of each row, the largest of each column, and the values as float32.");
+          "single"_a.noconvert().none(), "left"_a.noconvert().none(), "right"_a.noconvert().none(), "threads"_a,
+          "Write the largest magnitude and the sum of magnitudes of each row, the largest of each column, and the values as float32;"
+          " of R A C, with the diagonals of R and C, if these are given.");
     m.def("substitute", &substitute_in, "t"_a.noconvert(), "x"_a.noconvert(), "upper"_a, "unit"_a, "transposed"_a, "threads"_a,
           "Solve T x = b, or its transpose's, for the rows of x, in their place.");
     constexpr auto what = "Put the LU factors of a in its place, and the rows that changed places in `exchanges`.";

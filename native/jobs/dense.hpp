@@ -21,10 +21,12 @@ struct Residuals {
     double *r, *sizes;             // (k, m)
 };
 
+// Of the rows and columns of A, or of R A C with powers of two on the diagonals of R and C.
 struct Extents {
     DenseRows a;
-    double *largest, *sums;  // (m): of the magnitudes of a row
-    float* single;           // (m, n): the values rounded, or null
+    const double *left, *right;  // (m) and (n), R and C; null: none
+    double *largest, *sums;      // (m): of the magnitudes of a row
+    float* single;               // (m, n): the values rounded, or null
 };
 
 }  // namespace fewbits

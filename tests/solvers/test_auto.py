@@ -46,9 +46,9 @@ def test_a_copy_in_float32_is_made_only_of_what_float32_factorizes(monkeypatch: 
     copied: list[bool] = []
     extents = system.extents
 
-    def watched(a: torch.Tensor, *, single: bool = False) -> system.Extents:
+    def watched(a: torch.Tensor, *, single: bool = False, **others: Any) -> system.Extents:
         copied.append(single)
-        return extents(a, single=single)
+        return extents(a, single=single, **others)
 
     monkeypatch.setattr(system, "extents", watched)
     for condition, factorized in ((1e2, True), (1e10, False)):

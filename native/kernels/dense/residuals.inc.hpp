@@ -10,7 +10,7 @@ namespace residuals {
 
 using numbers::vector_bytes;
 using Lanes = numbers::Doubles;
-using vectors::read, vectors::write;
+using vectors::broadcast, vectors::read, vectors::write;
 
 // Sums in eight lanes: one register of AVX-512, two of AVX2, four of SSE2. Lane l takes the columns j with j % 8 == l.
 constexpr i64 side_by_side_sums = 8;
@@ -112,9 +112,18 @@ void residuals(const Residuals& job, i64 first, i64 last) {
         for (i64 c = 0; c < job.k; ++c) residual_of_row(job, i, c);
 }
 
+namespace {
+
 // `columns` are the largest of the rows before, (n); a NaN is no maximum, but shows in the sum of its row.
-void extents(const Extents& job, double* columns, i64 first, i64 last) {
+template <bool scaled>
+void extents_of_rows(const Extents& job, double* columns, i64 first, i64 last) {
     const i64 n = job.a.n, in_lanes = n - n % side_by_side_sums;
+    // The product of two powers of two is exact, and so is what it makes of a value.
+    const auto lanes_of = [&](const double* a, i64 i, i64 j) {
+        const Lanes value = lanes_at(a + j);
+        if constexpr (scaled) return value * (broadcast(job.left[i]) * lanes_at(job.right + j));
+        return value;
+    };
     for (i64 i = first; i < last; ++i) {
         const double* a = job.a.a + i * job.a.row;
         float* single = job.single == nullptr ? nullptr : job.single + i * n;
@@ -124,7 +133,7 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
                 double* column = columns + j + v * lane_count;
                 __builtin_prefetch(a + j + v * lane_count + values_ahead);
                 // One read of A gives the row's maximum and sum, the columns' maxima, and its values as float32.
-                const Lanes value = lanes_at(a + j + v * lane_count), size = magnitude_of(value), before = lanes_at(column);
+                const Lanes value = lanes_of(a, i, j + v * lane_count), size = magnitude_of(value), before = lanes_at(column);
                 if (single != nullptr) write(single + j + v * lane_count, __builtin_convertvector(value, Singles));
                 put_lanes(column, size > before ? size : before);
                 most[v] = size > most[v] ? size : most[v];
@@ -141,8 +150,8 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
             sum += summed[l];
         }
         for (i64 j = in_lanes; j < n; ++j) {
-            const double size = a[j] < 0 ? -a[j] : a[j];
-            if (single != nullptr) single[j] = static_cast<float>(a[j]);
+            const double value = scaled ? a[j] * (job.left[i] * job.right[j]) : a[j], size = value < 0 ? -value : value;
+            if (single != nullptr) single[j] = static_cast<float>(value);
             columns[j] = size > columns[j] ? size : columns[j];
             top = size > top ? size : top;
             sum += size;
@@ -150,6 +159,13 @@ void extents(const Extents& job, double* columns, i64 first, i64 last) {
         job.largest[i] = top;
         job.sums[i] = sum;
     }
+}
+
+}  // namespace
+
+void extents(const Extents& job, double* columns, i64 first, i64 last) {
+    if (job.left == nullptr) return extents_of_rows<false>(job, columns, first, last);
+    extents_of_rows<true>(job, columns, first, last);
 }
 
 }  // namespace residuals

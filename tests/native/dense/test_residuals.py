@@ -20,6 +20,13 @@ def system(m: int, n: int, k: int = 2) -> Any:
     return a, x, x @ a.T
 
 
+def powers_of_two(m: int, n: int) -> tuple[Any, Any]:
+    """Return those of m rows and of n columns."""
+    generator = np.random.default_rng(m * n)
+    rows, columns = (np.ldexp(1.0, generator.integers(-90, 90, count)) for count in (m, n))
+    return rows, columns
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 def test_every_instruction_set_equals_the_definition(isa: str, shape: tuple[int, int]) -> None:
     a, x, b = system(*shape)
@@ -30,8 +37,10 @@ def test_every_instruction_set_equals_the_definition(isa: str, shape: tuple[int,
         for threads in (1, 2):
             for part, whole in zip(native.residuals(held, x, b, threads), expected, strict=True):
                 assert part.tobytes() == whole.tobytes()
-            for part, whole in zip(native.extents(held, threads), reference.extents(a), strict=True):
-                assert part.tobytes() == whole.tobytes()
+            for powers in (None, powers_of_two(*shape)):
+                found = native.extents(held, threads, None, powers)
+                for part, whole in zip(found, reference.extents(a, powers), strict=True):
+                    assert part.tobytes() == whole.tobytes()
 
 
 @pytest.mark.parametrize("shape", SHAPES[:6])
@@ -67,6 +76,12 @@ def test_the_values_come_along_in_float32(n: int) -> None:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         expected = a.astype(np.float32)
     assert np.array_equal(single, expected, equal_nan=True)
+    powers = powers_of_two(5, n)
+    native.extents(a, 2, single, powers)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        rows, columns = (np.log2(power).astype(int) for power in powers)
+        expected = np.ldexp(a, rows[:, None] + columns).astype(np.float32)
+    assert np.array_equal(single, expected, equal_nan=True)
     with pytest.raises(ValueError, match="a rounded value for each value"):
         native.extents(a, 1, single[:4])
 
@@ -91,3 +106,6 @@ def test_what_does_not_fit_is_refused() -> None:
         native.residuals(a, x[:1], b, 1)
     with pytest.raises(ValueError, match="for each row"):
         native.residuals(a, x, b[:, :3].copy(), 1)
+    rows, columns = powers_of_two(4, 9)
+    with pytest.raises(ValueError, match="a power of two for each row and column"):
+        native.extents(a, 1, None, (columns, rows))

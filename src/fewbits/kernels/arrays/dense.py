@@ -32,17 +32,20 @@ def residuals(a: Doubles, x: Doubles, b: Doubles) -> tuple[Doubles, Doubles]:
     return native.residuals(a, x, b, threads())
 
 
-def extents(a: Doubles, single: NDArray[np.float32] | None = None) -> tuple[Doubles, Doubles, Doubles]:
+def extents(
+    a: Doubles, single: NDArray[np.float32] | None = None, powers: tuple[Doubles, Doubles] | None = None
+) -> tuple[Doubles, Doubles, Doubles]:
     """Return the largest magnitude and the sum of magnitudes of each row, and the largest of each column.
 
     Args:
         a: (m, n).
         single: (m, n), takes the values as float32, since A is being read.
+        powers: (m,) and (n,), the diagonals of R and C, powers of two; all of this is then of R A C.
 
     Returns:
         (m,), (m,) and (n,) float64.
     """
-    return native.extents(a, threads(), single)
+    return native.extents(a, threads(), single, powers)
 
 
 def factorize_lu(a: NDArray[np.float32] | Doubles) -> NDArray[np.int64]:

@@ -5,35 +5,35 @@ from __future__ import annotations
 import torch
 
 from fewbits.solvers.dense.factors import Substitute
-from fewbits.solvers.dense.system import matvec
+from fewbits.solvers.dense.system import System
 
 
 class ColumnBasis:
     """The :class:`fewbits.solvers.flexible_gmres.Basis` of k right-hand sides; Gram-Schmidt as products.
 
     Args:
-        a: (n, n) float64 or complex128.
-        r: (n, k) of that dtype, the residuals.
+        system: of n unknowns.
+        r: (n, k) of its dtype, the residuals.
         size: (k,) float64, their norms.
         precondition: function from (n, k) to (n, k) that approximates A^-1.
         maxiter: largest number of directions.
     """
 
     def __init__(
-        self, a: torch.Tensor, r: torch.Tensor, size: torch.Tensor, precondition: Substitute, maxiter: int
+        self, system: System, r: torch.Tensor, size: torch.Tensor, precondition: Substitute, maxiter: int
     ) -> None:
         n, k = r.shape
-        self._a, self._precondition, self._count = a, precondition, 0
+        self._system, self._precondition, self._count = system, precondition, 0
         # Each vector is contiguous in memory, as matrix products need it.
-        self._vectors = a.new_zeros(k, maxiter + 1, n)
-        self._directions = a.new_zeros(k, maxiter, n)
+        self._vectors = r.new_zeros(k, maxiter + 1, n)
+        self._directions = r.new_zeros(k, maxiter, n)
         self.append(r.mT[:, :, None], size)
 
     def expand(self) -> torch.Tensor:
         """Keep the newest preconditioned direction, and return A times it, (k, n, 1)."""
         direction = self._precondition(self._vectors[:, self._count - 1].mT)
         self._directions[:, self._count - 1] = direction.mT
-        return matvec(self._a, direction).mT[:, :, None]
+        return self._system.matvec(direction).mT[:, :, None]
 
     def orthogonalize(self, w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return w, (k, n, 1), without its parts along the vectors, and those parts, (k, j)."""

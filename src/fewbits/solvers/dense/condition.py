@@ -9,7 +9,7 @@ import torch
 
 from fewbits.solvers.dense.factors import Factors
 from fewbits.solvers.dense.refinement import EPS
-from fewbits.solvers.dense.system import State, System, magnitudes, matvec, residuals, times_power
+from fewbits.solvers.dense.system import State, System, magnitudes, times_power
 
 _PROBES = 2  # vectors of random signs: both miss the dominant direction in fewer than one case in a hundred
 _MOST_STEPS = 12  # of the Krylov search for the smallest singular vector; it ends when a step gains nothing
@@ -47,7 +47,7 @@ def harmless(system: System, factors: Factors, roundoff: float, answers: torch.T
     estimate = math.sqrt(len(system.a)) * float(magnitudes(answers).max()) * system.norm
     if not estimate <= certain(len(system.a)):
         return False
-    return estimate * roundoff <= _DOUBTED or _contracts(system.a, factors, answers)
+    return estimate * roundoff <= _DOUBTED or _contracts(system, factors, answers)
 
 
 def inverse_norm(
@@ -78,10 +78,10 @@ def inverse_norm(
         return Inverse(math.inf, math.inf)
     if roundoff <= EPS or seen * system.norm * roundoff <= _DOUBTED:
         return Inverse(seen, seen)
-    if not doubtful and _contracts(a, factors, answers):
+    if not doubtful and _contracts(system, factors, answers):
         return Inverse(seen, seen)
     start = probes(a)[:, y.amax(0).argmax()]
-    return Inverse(max(seen, _largest_magnification(a, factors, start)), seen)
+    return Inverse(max(seen, _largest_magnification(system, factors, start)), seen)
 
 
 def _signs(shape: tuple[int, ...]) -> torch.Tensor:
@@ -89,7 +89,7 @@ def _signs(shape: tuple[int, ...]) -> torch.Tensor:
     return torch.randint(0, 2, shape, generator=generator).double() * 2 - 1
 
 
-def _contracts(a: torch.Tensor, factors: Factors, answers: torch.Tensor) -> bool:
+def _contracts(system: System, factors: Factors, answers: torch.Tensor) -> bool:
     """Return whether a step of refinement changes the larger of the answers only a little.
 
     If narrow factors hide a singular matrix, that answer is mostly a null vector of A, so the step would
@@ -97,14 +97,14 @@ def _contracts(a: torch.Tensor, factors: Factors, answers: torch.Tensor) -> bool
     """
     sizes = magnitudes(answers).amax(0)
     of = sizes.argmax()[None]
-    change = factors.solve(residuals(a, answers[:, of], probes(a)[:, of])[0])
+    change = factors.solve(system.residuals(answers[:, of], probes(system.a)[:, of])[0])
     return bool(magnitudes(change).max() <= _LITTLE * sizes.max())
 
 
-def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tensor) -> float:
+def _largest_magnification(system: System, factors: Factors, start: torch.Tensor) -> float:
     """Return a lower bound on the norm of A^-1: from the z in a Krylov space for which |A z| is smallest."""
     v = start[:, None] / torch.linalg.vector_norm(start)
-    basis, directions = v, a.new_zeros(len(a), 0)
+    basis, directions = v, v.new_zeros(len(v), 0)
     images = directions  # A times the directions, which are orthonormal
     best = 0.0
     for _ in range(_MOST_STEPS):
@@ -112,7 +112,7 @@ def _largest_magnification(a: torch.Tensor, factors: Factors, start: torch.Tenso
         if not bool(torch.isfinite(z.abs()).all()):
             return math.inf
         new = _orthogonal(z, directions)
-        directions, images = torch.cat([directions, new], 1), torch.cat([images, matvec(a, new)], 1)
+        directions, images = torch.cat([directions, new], 1), torch.cat([images, system.matvec(new)], 1)
         before, best = best, max(best, _magnification(directions, images))
         v = _orthogonal(images @ (directions.mH @ z), basis)
         if best <= 2 * before or not bool(torch.isfinite(v.abs()).all()):

@@ -25,10 +25,13 @@ _PANEL = 128  # widest block of columns whose factorization has no narrow produc
 OWN_FROM = 3000  # unknowns; below, LAPACK's factorization in double precision may be faster than ours
 
 
-def factorize_double(a: torch.Tensor) -> Factors:
-    """Factorize (n, n) float64 or complex128; complex and small ones with LAPACK's GETRF."""
+def factorize_double(a: torch.Tensor, *, owned: bool = False) -> Factors:
+    """Factorize (n, n) float64 or complex128; complex and small ones with LAPACK's GETRF.
+
+    What is ``owned`` may be overwritten.
+    """
     if not a.is_complex() and len(a) >= OWN_FROM and _on_host(a):
-        low = unwritten(tuple(a.shape), a.dtype, a.device).copy_(a)
+        low = a if owned else unwritten(tuple(a.shape), a.dtype, a.device).copy_(a)
         order = _in_place(low)
         return Factors(*_down(low, order), low.diagonal())
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)

@@ -107,9 +107,12 @@ class PreparedMatrix:
     def system(self, method: str, *, adjoint: bool = False) -> System:
         """Return the equilibrated system that ``method`` factorizes, or that of A^H."""
         if (method, adjoint) not in self._systems:
-            self._systems[method, adjoint] = (
-                self.system(method).adjoint() if adjoint else _EQUILIBRATE[method](self.a, self._extents)
-            )
+            if adjoint:
+                made = self.system(method).adjoint()
+            else:
+                made, single = _EQUILIBRATE[method](self.a, self._extents)
+                self._extents = replace(self._extents, single=single)
+            self._systems[method, adjoint] = made
         return self._systems[method, adjoint]
 
     def factored(self, step: Step) -> Factored:
@@ -138,39 +141,39 @@ class PreparedMatrix:
             return Factored(self.system(method), None, -1, doubt)
         here, single = self.system(method), self._extents.single
         self._extents = replace(self._extents, single=None)  # the copy is overwritten by its factors
-        factors = _factorize(here.a, method, factor, single if here.rows is None else None)
+        factors = _factorize(here, method, factor, single)
         if isinstance(factors, Factors):
             return Factored(here, factors, roundoff=roundoff(factor))
         return Factored(here, None, *factors)
 
 
 def _factorize(
-    a: torch.Tensor, method: str, factor: str, single: torch.Tensor | None
+    here: System, method: str, factor: str, single: torch.Tensor | None
 ) -> Factors | tuple[int, str]:
     """Return factors of an equilibrated matrix, or the code and the reason of a Stage.
 
     Args:
-        a: (n, n) float64 or complex128.
+        here: the matrix.
         method: LU, Cholesky, or in double precision QR.
         factor: of a :class:`Precision`.
-        single: a in float32; None if there is no such copy.
+        single: the matrix in float32, which is overwritten; None if there is no such copy.
     """
     if method == "Cholesky":
-        return _by_cholesky(a, factor)
+        return _by_cholesky(here.matrix(), factor)
     if method == "QR":
-        return qr.factorize_double(a)
+        return qr.factorize_double(here.matrix())
     if factor == "fp64":
-        factors = lu.factorize_double(a)
+        factors = lu.factorize_double(here.matrix(), owned=here.powers is not None)
     else:
         if factor == "fp32" and single is not None:
             low, rows, columns = single, None, None
         else:
-            low, rows, columns = to_single(a, factor, scaled=factor != "fp32")
+            low, rows, columns = to_single(here.matrix(), factor, scaled=factor != "fp32")
         factors = lu.factorize(low, factor, rows, columns)
         if not factors.finite:
             return -2, REASONS[-2]
     if factors.zero_pivot is not None:
-        return -3, f"pivot {factors.zero_pivot} of {len(a)} is exactly zero"
+        return -3, f"pivot {factors.zero_pivot} of {len(here.a)} is exactly zero"
     return factors
 
 

@@ -96,7 +96,7 @@ def refine(
             correction = factors.solve(before.residual)
         else:
             factors = factors.wide()
-            correction = _by_gmres(system.a, result, factors.solve, most_inner, note)
+            correction = _by_gmres(system, result, factors.solve, most_inner, note)
         after = system.state(before.x + correction, b)
         note(after.error)
         contraction = worst(after) / worst(before)
@@ -122,7 +122,7 @@ def refine(
 
 
 def _by_gmres(
-    a: torch.Tensor,
+    system: System,
     result: Refinement,
     solve: Apply,
     most_inner: int | None,
@@ -151,8 +151,8 @@ def _by_gmres(
             )
             return False
 
-        basis = ColumnBasis(a, residual, size, solve, MOST_INNER)
-        found, taken = flexible_gmres(basis, size, a.dtype, maxiter=MOST_INNER, go_on=go_on)
+        basis = ColumnBasis(system, residual, size, solve, MOST_INNER)
+        found, taken = flexible_gmres(basis, size, residual.dtype, maxiter=MOST_INNER, go_on=go_on)
         correction.index_copy_(1, part, found)
         result.inner += taken
     return correction

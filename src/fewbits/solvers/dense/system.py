@@ -11,7 +11,7 @@ import torch
 
 from fewbits.kernels.arrays import dense as kernels
 from fewbits.kernels.portable.dense import residuals as portable
-from fewbits.solvers.dense.factors import unwritten
+from fewbits.solvers.dense.factors import scaled_to, unwritten
 
 _MILD = 2.0**4  # ratio of the largest entries of rows or columns up to which scaling changes nothing
 _MODERATE = 2.0**60  # magnitudes up to this, and products of two, are within the range of float32
@@ -19,6 +19,10 @@ _LARGE = 400  # exponent that right-hand sides may have; sums of squares of solu
 _STRIPE = 128  # rows copied at once if they are not contiguous
 _RELATIVELY_ZERO = 1000 * 2.0**-53  # times n: share of a row's largest possible value that counts as 0
 _NOTHING = -(2**20)  # stands for the exponent of zero
+_REACH = 100  # of the exponents of a matrix: with right-hand sides of 2^400 all that counts is in range
+
+
+Powers = tuple[torch.Tensor, torch.Tensor]  # of two
 
 
 @dataclass(frozen=True)
@@ -77,13 +81,15 @@ class System:
     Its componentwise backward errors equal those of A.
 
     Attributes:
-        a: (n, n) float64 or complex128: R A C, or A itself if nothing had to be scaled.
-        sums: (n,) float64, of the magnitudes of the rows of ``a``.
-        largest: (n,), the largest magnitude in each row of ``a``.
+        a: (n, n) float64 or complex128: R A C, or A itself if nothing had to be scaled or with ``powers``.
+        sums: (n,) float64, of the magnitudes of the rows of R A C.
+        largest: (n,), the largest magnitude in each row of R A C.
         rows: (n,) int64, the exponents of R; None if nothing was scaled.
         columns: (n,) int64, those of C.
         own_norm: the infinity norm of A divided by 2^top.
         top: the exponent of the largest entry of A if A was scaled, else 0.
+        powers: (n,) and (n,) float64, the diagonals of R and C, where ``a`` is A: a copy of it would take as
+            long to write as a tenth of a factorization. Vectors times powers of two are exact.
     """
 
     a: torch.Tensor
@@ -93,11 +99,34 @@ class System:
     columns: torch.Tensor | None = None
     own_norm: float = math.nan
     top: int = 0
+    powers: Powers | None = None
 
     @property
     def norm(self) -> float:
-        """The infinity norm of ``a``."""
+        """The infinity norm of R A C."""
         return float(self.sums.max())
+
+    def matrix(self) -> torch.Tensor:
+        """Return R A C; new memory with ``powers``, else ``a``."""
+        return self.a if self.powers is None else scaled_to(self.a.dtype, self.a, *self.powers)
+
+    def matvec(self, x: torch.Tensor) -> torch.Tensor:
+        """Return R A C x, (n, k)."""
+        if self.powers is None:
+            return _matvec(self.a, x)
+        left, right = (power[:, None] for power in self.powers)
+        return left * _matvec(self.a, right * x)
+
+    def residuals(self, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return b - R A C x, (n, k), in about twice the precision and rounded once, and |R A C| |x| + |b|.
+
+        Magnitudes of complex numbers are |re| + |im|, as in LAPACK.
+        """
+        if self.powers is None:
+            return _residuals(self.a, x, b)
+        left, right = (power[:, None] for power in self.powers)
+        r, sizes = _residuals(self.a, right * x, b / left)
+        return left * r, left * sizes
 
     def entering(self, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return this system's right-hand sides, (n, k), in a safe range, and the exponents taken out, (k,).
@@ -163,7 +192,7 @@ class System:
 
     def state(self, x: torch.Tensor, b: torch.Tensor) -> State:
         """Return x with its residual and backward errors for a x = b."""
-        r, sizes = residuals(self.a, x, b)
+        r, sizes = self.residuals(x, b)
         left = magnitudes(r)
         row_bounds = self.largest[:, None] * magnitudes(x).amax(0)
         beside = torch.where(sizes < _RELATIVELY_ZERO * len(x) * row_bounds, row_bounds, 0.0)
@@ -171,17 +200,25 @@ class System:
 
     def adjoint(self) -> System:
         """Return the system of A^H."""
-        sizes = extents(self.a.mH)
-        return System(self.a.mH, sizes.sums, sizes.rows, self.columns, self.rows)
+        powers = None if self.powers is None else self.powers[::-1]
+        sizes = extents(self.a.mH, powers=powers)
+        return System(self.a.mH, sizes.sums, sizes.rows, self.columns, self.rows, powers=powers)
 
 
-def general(a: torch.Tensor, sizes: Extents) -> System:
+def general(a: torch.Tensor, sizes: Extents) -> tuple[System, torch.Tensor | None]:
     """Equilibrate (n, n) so that the largest entry of every row and column is in [0.5, 1).
 
     Scaling by powers of two is exact, so the scaled system is equivalent; only its factors differ.
+
+    Returns:
+        The system, and R A C in float32 in the memory of ``sizes.single``, if there is any and it was cheap.
     """
     if sizes.mild:
-        return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max()))
+        return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max())), sizes.single
+    if _within_reach(a, sizes):
+        rows = _opposite(exponents_of(sizes.rows))
+        largest = extents(a, powers=(_power(rows), torch.ones_like(sizes.columns))).columns
+        return _scaled(a, rows, _opposite(exponents_of(largest)), sizes)
     rows = a.new_empty(len(a), dtype=torch.int64)
     columns = torch.full((a.shape[1],), _NOTHING, device=a.device)
     for part, stripe in _stripes(a):
@@ -191,10 +228,13 @@ def general(a: torch.Tensor, sizes: Extents) -> System:
     return _scaled(a, rows, _opposite(columns), sizes)
 
 
-def definite(a: torch.Tensor, sizes: Extents) -> System:
-    """Equilibrate a positive definite matrix symmetrically so that its diagonal is in [0.5, 2)."""
+def definite(a: torch.Tensor, sizes: Extents) -> tuple[System, torch.Tensor | None]:
+    """Equilibrate a positive definite matrix symmetrically so that its diagonal is in [0.5, 2).
+
+    Returns the same as :func:`general`.
+    """
     if sizes.mild:
-        return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max()))
+        return System(a, sizes.sums, sizes.rows, own_norm=float(sizes.sums.max())), sizes.single
     exponents = exponents_of(a.diagonal())
     half = torch.where(exponents <= _NOTHING, 0, -torch.div(exponents, 2, rounding_mode="floor"))
     return _scaled(a, half, half, sizes)
@@ -204,16 +244,36 @@ def _opposite(exponents: torch.Tensor) -> torch.Tensor:
     return torch.where(exponents <= _NOTHING // 2, 0, -exponents)
 
 
-def _scaled(a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, sizes: Extents) -> System:
-    scaled_a = unwritten(tuple(a.shape), a.dtype, a.device)
+def _within_reach(a: torch.Tensor, sizes: Extents) -> bool:
+    """Return whether A is real, on the CPU, and moderate enough that R and C may stay apart from it."""
+    if a.is_complex() or a.device.type != "cpu":
+        return False
+    exponents = exponents_of(torch.cat([sizes.rows, sizes.columns]))
+    there = exponents[exponents > _NOTHING // 2].abs()
+    return len(there) > 0 and int(there.max()) <= _REACH
+
+
+def _power(exponents: torch.Tensor) -> torch.Tensor:
+    return torch.ldexp(torch.ones(len(exponents), dtype=torch.float64), exponents)
+
+
+def _scaled(
+    a: torch.Tensor, rows: torch.Tensor, columns: torch.Tensor, sizes: Extents
+) -> tuple[System, torch.Tensor | None]:
     top = max(int(exponents_of(sizes.rows).max()), _NOTHING // 2)
+    if _within_reach(a, sizes):
+        powers = _power(rows), _power(columns)
+        scaled = extents(a, into=sizes.single, powers=powers)
+        own = float(sizes.sums.max()) * 2.0**-top
+        return System(a, scaled.sums, scaled.rows, rows, columns, own, top, powers), scaled.single
+    scaled_a = unwritten(tuple(a.shape), a.dtype, a.device)
     sums = []
     for part, stripe in _stripes(a):
         scaled_a[part] = times_power(stripe, rows[part, None] + columns)
         sums.append(magnitudes(times_power(stripe, torch.full((1,), -top, device=a.device))).sum(1))
     own = float(torch.cat(sums).max())
     scaled = extents(scaled_a)
-    return System(scaled_a, scaled.sums, scaled.rows, rows, columns, own, top)
+    return System(scaled_a, scaled.sums, scaled.rows, rows, columns, own, top), None
 
 
 def _stripes(a: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -230,10 +290,23 @@ def _lines(a: torch.Tensor) -> Iterator[tuple[slice, np.ndarray[tuple[int, ...],
         yield part, (torch.view_as_real(stripe).flatten(1) if a.is_complex() else stripe).numpy()
 
 
-def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
-    """Return the magnitudes in (m, n) float64 or complex128 in one pass; ``single`` adds a float32 copy."""
+def extents(
+    a: torch.Tensor,
+    *,
+    single: bool = False,
+    into: torch.Tensor | None = None,
+    powers: Powers | None = None,
+) -> Extents:
+    """Return the magnitudes in (m, n) float64 or complex128 in one pass.
+
+    Args:
+        a: the matrix A.
+        single: whether to add a float32 copy.
+        into: memory for that copy, (m, n).
+        powers: the diagonals of R and C, (m,) and (n,); all is then of R A C, A real and on the CPU.
+    """
     m, n = a.shape
-    low = unwritten((m, n), torch.float32, a.device) if single and not a.is_complex() else None
+    low = unwritten((m, n), torch.float32, a.device) if single and not a.is_complex() else into
     if a.device.type != "cpu":
         pairs = torch.view_as_real(a.resolve_conj()).flatten(1) if a.is_complex() else a
         there = portable.extents(pairs)
@@ -244,17 +317,14 @@ def extents(a: torch.Tensor, *, single: bool = False) -> Extents:
     columns = torch.zeros(n * (1 + a.is_complex()), dtype=torch.float64)
     for part, lines in _lines(a):
         taken = None if low is None else low[part].numpy()
-        *along, across = map(torch.from_numpy, kernels.extents(lines, taken))
+        scales = None if powers is None else (powers[0][part].numpy(), powers[1].numpy())
+        *along, across = map(torch.from_numpy, kernels.extents(lines, taken, scales))
         rows[part], sums[part] = along
         columns = torch.maximum(columns, across)
     return Extents(rows, sums, columns.reshape(n, 1 + a.is_complex()).amax(1), low)
 
 
-def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return b - A x, (m, k), in about twice the precision and rounded once, and |A| |x| + |b|.
-
-    Magnitudes of complex numbers are |re| + |im|, as in LAPACK.
-    """
+def _residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     k = b.shape[1]
     if a.is_complex():
         x, b = x.to(a.dtype).mT.resolve_conj(), b.to(a.dtype).mT.resolve_conj()
@@ -283,11 +353,11 @@ def _real_residuals(
     return r, sizes
 
 
-def matvec(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+def _matvec(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return A x, (m, k); a single real column uses the kernel of residuals, which is faster than BLAS."""
     if x.shape[1] > 1 or a.is_complex() or x.is_complex():
         return a @ x
-    return -residuals(a, x, x.new_zeros(len(a), 1))[0]
+    return -_residuals(a, x, x.new_zeros(len(a), 1))[0]
 
 
 def magnitudes(x: torch.Tensor) -> torch.Tensor:

@@ -20,14 +20,18 @@ def residuals(a: Doubles, x: Doubles, b: Doubles, threads: int) -> tuple[Doubles
 
 
 def extents(
-    a: Doubles, threads: int, single: NDArray[np.float32] | None = None
+    a: Doubles,
+    threads: int,
+    single: NDArray[np.float32] | None = None,
+    powers: tuple[Doubles, Doubles] | None = None,
 ) -> tuple[Doubles, Doubles, Doubles]:
     """Return the largest magnitude and the sum of magnitudes of each row, and the largest of each column.
 
-    ``single``, (m, n), takes the values as float32, since A is being read.
+    ``single``, (m, n), takes the values as float32, since A is being read. With ``powers``, (m,) and (n,),
+    all of that is of R A C.
     """
     active_isa()
     m, n = a.shape
     largest, sums, columns = np.empty(m), np.empty(m), np.empty(n)
-    _native.extents(a, largest, sums, columns, single, threads)
+    _native.extents(a, largest, sums, columns, single, *(powers or (None, None)), threads)
     return largest, sums, columns

@@ -64,12 +64,15 @@ def _halves(x: Doubles) -> tuple[Doubles, Doubles]:
     return high, x - high
 
 
-def extents(a: Doubles) -> tuple[Doubles, Doubles, Doubles]:
+def extents(a: Doubles, powers: tuple[Doubles, Doubles] | None = None) -> tuple[Doubles, Doubles, Doubles]:
     """Return the largest magnitude and the sum of magnitudes of each row, and the largest of each column.
 
-    Sums are those of eight lanes; a NaN is in no maximum, but in the sum of its row.
+    Sums are those of eight lanes; a NaN is in no maximum, but in the sum of its row. With ``powers``, (m,)
+    and (n,), they are those of R A C, whose diagonals these are.
     """
     m, n = a.shape
+    if powers is not None:
+        a = a * (powers[0][:, None] * powers[1])
     sizes = np.abs(a)
     whole = n - n % _LANES
     lanes = np.zeros((m, _LANES))
