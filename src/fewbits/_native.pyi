@@ -285,6 +285,8 @@ def extents(
     sums: NDArray[np.float64],
     columns: NDArray[np.float64],
     single: NDArray[np.float32] | None,
+    left: NDArray[np.float64] | None,
+    right: NDArray[np.float64] | None,
     threads: int,
 ) -> None: ...
 def substitute(
