@@ -33,5 +33,6 @@ def extents(
     active_isa()
     m, n = a.shape
     largest, sums, columns = np.empty(m), np.empty(m), np.empty(n)
-    _native.extents(a, largest, sums, columns, single, *(powers or (None, None)), threads)
+    left, right = powers or (None, None)
+    _native.extents(a, largest, sums, columns, single, left, right, threads)
     return largest, sums, columns
