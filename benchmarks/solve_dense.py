@@ -29,6 +29,9 @@ def matrices(n: int) -> Iterator[tuple[str, torch.Tensor]]:
     one = torch.eye(n, dtype=torch.float64)
     yield "shifted", normal + 4 * n**0.5 * one
     yield "normal", normal
+    powers = 8 * torch.rand(2, n, generator=generator, dtype=torch.float64) - 4
+    rows, columns = 10**powers
+    yield "uneven rows and columns", rows[:, None] * normal * columns
     distance = torch.cdist(*2 * [torch.rand(n, 3, generator=generator, dtype=torch.float64)])
     yield "RBF kernel", torch.exp(-distance.square() / 0.02) + 1e-2 * one
     # The potential of unit charges; of one in its own cell, that of a ball of the same volume.
