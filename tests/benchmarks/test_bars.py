@@ -124,10 +124,14 @@ def test_a_page_that_was_changed_by_hand_would_be_seen() -> None:
 
 def test_what_was_measured_has_the_figures_of_its_rows() -> None:
     for path in sorted(TOOL["MEASURED"].glob("*.json")):
-        for name, runs in json.loads(path.read_text("utf-8"))["benchmarks"].items():
+        told = json.loads(path.read_text("utf-8"))
+        for name, runs in told["benchmarks"].items():
             for isa, run in runs.items():
                 assert run["figures"] == [f._asdict() for f in bars.figures(name, run["rows"], isa)], (
                     name,
                     isa,
                 )
-                assert run["machine"]["isa"] == isa
+                if "gpu" in told["machine"]:
+                    assert (run["machine"]["gpu"], isa) == (told["machine"]["gpu"]["name"], "triton")
+                else:
+                    assert run["machine"]["isa"] == isa
