@@ -215,7 +215,8 @@ inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals dra
     const Reals step = (Reals)(field - (k.m << 23));
     // The draw is added to the count of steps, and what is behind the point is cut.
     if constexpr (drawn == Draws::sixteen) {
-        const Bits steps = (steps_of(k, field, u) + (Bits)draws) >> 16;
+        // Behind the last value lanes hold anything, whose sum may not fit: it is that of naturals, which wraps.
+        const Bits steps = (Bits)((Naturals)steps_of(k, field, u) + draws) >> 16;
         return {steps, __builtin_convertvector(steps, Reals) * step};
     }
     const Reals inverse = (Reals)((static_cast<u32>(254 + k.m + k.random_bits) << 23) - (Naturals)field);
@@ -297,7 +298,7 @@ inline Bits round_pairs(const Constants& k, Bits x, Reals u, Reals b, Naturals d
     if constexpr (draws == Draws::sixteen) {
         const Reals inverse = (Reals)broadcast((254 + 16 + k.m - k.emin_field) << 23), most = inverse * k.max;
         const Bits within = smaller((Bits)(u * chosen(inverse, inverse + inverse)), (Bits)most);
-        return (__builtin_convertvector((Reals)within, Bits) + (Bits)drawn) >> 16;
+        return (Bits)((Naturals)__builtin_convertvector((Reals)within, Bits) + drawn) >> 16;
     }
     const Bits added = broadcast(k.emin_bits + (k.drop << 23));
     const Reals m = chosen((Reals)added, (Reals)(added - binade)), sum = u + m, most = broadcast(k.max);
