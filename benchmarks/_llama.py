@@ -14,6 +14,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -32,15 +33,19 @@ def built() -> bool:
     return (FOLDER / "llama_cpp").is_dir()
 
 
+def package() -> Any:
+    """Return the package that was built."""
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    return importlib.import_module("llama_cpp")
+
+
 class Token:
     """One token more, again and again behind the same prompt, with as many threads as torch has."""
 
     def __init__(self, file: Path, prompt: Sequence[int]) -> None:
-        if str(FOLDER) not in sys.path:
-            sys.path.append(str(FOLDER))
-        llama_cpp = importlib.import_module("llama_cpp")
         threads = torch.get_num_threads()
-        self._llama = llama_cpp.Llama(
+        self._llama = package().Llama(
             str(file), n_ctx=64, n_threads=threads, n_threads_batch=threads, verbose=False
         )
         self._llama.eval(list(prompt))

@@ -16,7 +16,7 @@ from time import perf_counter, thread_time
 from typing import Any
 
 import torch
-from _alternating import arguments, seconds, table, write
+from _alternating import arguments, compiled_peer, seconds, table, write
 
 import fewbits as fb
 from fewbits.kernels import force_backend
@@ -71,12 +71,11 @@ def by(backend: str | None, call: Callable[[], Any]) -> Callable[[], Any]:
 
 def measure(name: str, x: torch.Tensor, rounds: int) -> dict[str, Any]:
     """Return times and ratios of one format."""
-    torch._dynamo.reset()  # the graphs of other formats count as many of this one
-    graph = torch.compile(lambda x: fb.fake_quantize(x, name, nonfinite="saturate"), fullgraph=True)
+    compiled = compiled_peer(name)
     eager = lambda: fb.fake_quantize(x, name, nonfinite="saturate")  # noqa: E731
     calls = {
         "copy": x.clone,
-        "compiled": by("portable", lambda: graph(x)),
+        "compiled": lambda: compiled(x),
         "eager": by("portable", eager),
     }
     if x.is_cpu:

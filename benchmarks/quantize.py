@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -109,23 +108,11 @@ def on_gpu(fmt: Any, x: torch.Tensor, q: Any) -> Calls:
     }
 
 
-def runs(call: Callable[[], Any], what: str) -> bool:
-    """Return whether a peer does it at all; one that fails is left out, and said to be."""
-    try:
-        call()
-    except Exception as error:
-        said = next((line for line in str(error).splitlines() if line), "no reason given")
-        print(f"{what} is left out: {type(error).__name__}: {said}", flush=True)
-        return False
-    return True
-
-
 def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[str, Any]:
     """Return rates, and ratios to the limit and to each peer."""
     fmt = fb.format(name)
     q = fb.quantize(x, fmt)
     others, parts = peers(name, x)
-    others = {who: call for who, call in others.items() if runs(call, f"{who} for {name}")}
     own = on_cpu(fmt, x, y, q) if x.is_cpu else on_gpu(fmt, x, q)
     calls: Calls = {"read": x.sum, **own, **others}
     copy, copies = beside(lambda: y.copy_(x), calls, rounds)  # a time, and the others in times of it

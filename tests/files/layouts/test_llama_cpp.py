@@ -16,13 +16,13 @@ from fewbits.files import cast, restore
 from tests.files.layouts.models import TOKENS, loaded, logits, saved_llama
 from tests.files.layouts.test_gguf import FORMATS, WIDE, Q, tokenizer
 
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+import _llama
+
 load_file = pytest.importorskip("safetensors.torch").load_file
-BUILT = Path(__file__).parents[3] / "build" / "llama"
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.skipif(
-        not (BUILT / "llama_cpp").is_dir(), reason="python benchmarks/_llama.py has not built llama.cpp"
-    ),
+    pytest.mark.skipif(not _llama.built(), reason="python benchmarks/_llama.py has not built llama.cpp"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning"),
 ]
 NARROW = {
@@ -33,11 +33,7 @@ NARROW = {
 
 @pytest.fixture(scope="module")
 def llama_cpp() -> Any:
-    sys.path.append(str(BUILT))
-    import llama_cpp
-
-    sys.path.remove(str(BUILT))
-    return llama_cpp
+    return _llama.package()
 
 
 def by_llama(llama_cpp: Any, file: Path) -> Any:
