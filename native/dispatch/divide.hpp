@@ -26,8 +26,8 @@ void divide(std::int64_t items, std::int64_t values, int threads, Work work) {
                  const_cast<void*>(static_cast<const void*>(&part)));
 }
 
-// How many values a thread takes at once from what is shared: some 50 microseconds of work.
-constexpr std::int64_t values_shared = 1 << 18;
+// How many values a thread takes at once from what is shared: some 100 microseconds of work.
+constexpr std::int64_t values_shared = 1 << 19;
 
 // Calls work(first, last) until all items are done: a thread that other work holds up, or that wakes late, does fewer.
 template <class Work>

@@ -1,5 +1,7 @@
 #include "dispatch/pool.hpp"
 
+#include "dispatch/team.hpp"
+
 #include <algorithm>
 #include <atomic>
 #include <condition_variable>
@@ -123,6 +125,7 @@ void run_parallel(int threads, void (*run)(void*, int, int), void* work) {
     Pool& p = the_pool();
     const std::unique_lock<std::mutex> mine(p.busy, std::try_to_lock);
     if (!mine || threads < 2) return run(work, 0, 1);
+    if (run_in_team(threads, run, work)) return;
     p.grow(threads - 1);
     p.run = run;
     p.work = work;

@@ -8,7 +8,7 @@ namespace fewbits {
 // `parts` is at most `threads`, and less where the system gives no more threads; it is one while another thread of the
 // process has the pool.
 //
-// OpenMP is not used: its runtime, which PyTorch shares with us, hangs in a child process that was forked after it ran.
+// Where PyTorch is loaded its threads do the work: `team`.
 void run_parallel(int threads, void (*run)(void* work, int part, int parts), void* work);
 
 }  // namespace fewbits

@@ -2,7 +2,8 @@
 //
 // Each call has `parts` numbers to count up; a part that ran twice, or not at all, or with another call's numbers, leaves
 // one that is not the call's own. Parts that do next to nothing come in between, so that the caller takes some of them
-// from threads that have not woken, and some that take long enough for every thread to wake. With an argument a child is forked between the calls, whose pool is its own.
+// from threads that have not woken, and some that take long enough for every thread to wake. With the argument `fork` children
+// are forked between the calls, whose pool is their own. Linked with openmp_stand_in.cpp, calls of the first thread run in its team.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,7 +15,12 @@
 
 #include "dispatch/pool.hpp"
 
+extern "C" __attribute__((weak)) int regions, pauses;  // of the stand-in, where it is linked
+
 namespace {
+
+bool has_team() { return &regions != nullptr; }
+int regions_now() { return has_team() ? regions : 0; }
 
 std::atomic<bool> wrong{false};
 
@@ -51,12 +57,14 @@ void at_once(int callers, int times) {
 }
 
 bool child_works() {
+    const int before = regions_now(), ended = has_team() ? pauses : 0;
     const pid_t child = fork();
     if (child == 0) {
         alarm(60);  // a child that hangs ends itself
         calls(0, 50);
-        _exit(wrong ? 3 : 0);
+        _exit(wrong || regions_now() != before ? 3 : 0);
     }
+    if (has_team() && pauses != ended + 1) wrong = true;
     int status = 0;
     waitpid(child, &status, 0);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0;
@@ -66,7 +74,10 @@ bool child_works() {
 
 int main(int count, char** words) {
     calls(0, 500);
+    const int first = regions_now();
+    if (has_team() && first < 300) wrong = true;  // a fifth of the calls is for one thread
     at_once(4, 500);
+    if (regions_now() != first) wrong = true;
     const bool forks = count > 1 && std::strcmp(words[1], "fork") == 0;
     for (int i = 0; forks && i < 10; ++i)
         if (!child_works()) wrong = true;

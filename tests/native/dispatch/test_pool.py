@@ -74,8 +74,12 @@ other.join()
 assert codes == [0] * 5, codes
 """
 AFTER_TORCH_WORKED = """
-y = torch.randn(1 << 20).exp().sum()
+x = torch.arange(1 << 20) / (1 << 20)
+y = x.exp()
 assert in_child(lambda: work() == expected) == 0
+assert work() == expected
+assert in_child(lambda: torch.equal(x.exp(), y) and work() == expected and torch.equal(x.exp(), y)) == 0
+assert torch.equal(x.exp(), y) and work() == expected
 """
 MULTIPROCESSING = """
 import multiprocessing
@@ -189,41 +193,59 @@ def test_callers_at_once_share_the_threads_that_there_are() -> None:
 NATIVE = ROOT / "native"
 
 
-def stressed(folder: Path, sanitizers: str, argument: str, pool: str) -> subprocess.CompletedProcess[str]:
-    """Compile pool_stress.cpp with a text for dispatch/pool.cpp, run it, and return what it did."""
-    source, program = folder / "pool.cpp", folder / "stress"
-    source.write_text(pool)
-    sources = [str(Path(__file__).parent / "pool_stress.cpp"), str(source), f"-I{NATIVE}", "-pthread"]
+def compiler_with(sanitizers: str, folder: Path) -> list[str]:
+    """Return the command of a compiler that has the libraries of these sanitizers, or skip."""
+    empty = folder / "empty.cpp"
+    empty.write_text("int main() {}\n")
     for name in ("clang++", "g++"):
         if compiler := shutil.which(name):
-            command = [
-                compiler,
-                "-std=c++20",
-                "-O1",
-                "-g",
-                f"-fsanitize={sanitizers}",
-                *sources,
-                "-o",
-                str(program),
-            ]
-            # Not with the library of another sanitizer, which `make sanitize` loads first into every process.
-            alone = {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
-            if subprocess.run(command, env=alone, capture_output=True, check=False).returncode == 0:
-                return subprocess.run(
-                    [str(program), argument],
-                    env=alone,
-                    capture_output=True,
-                    text=True,
-                    timeout=300,
-                    check=False,
-                )
+            command = [compiler, "-std=c++20", "-O1", "-g", "-pthread", f"-fsanitize={sanitizers}"]
+            build = [*command, str(empty), "-o", str(folder / "empty")]
+            if subprocess.run(build, env=alone(), capture_output=True, check=False).returncode == 0:
+                return command
     pytest.skip(f"no compiler here has the library of -fsanitize={sanitizers}")
+
+
+def alone() -> dict[str, str]:
+    """Return the environment without the library of another sanitizer, which `make sanitize` loads first."""
+    return {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
+
+
+def stressed(
+    folder: Path, sanitizers: str, argument: str, linked: bool, **texts: str
+) -> subprocess.CompletedProcess[str]:
+    """Compile pool_stress.cpp, linked with a stand-in for PyTorch's team or not, and return what it did.
+
+    ``texts`` take the place of files of native/dispatch.
+    """
+    command, here = compiler_with(sanitizers, folder), Path(__file__).parent
+    sources = [str(here / "pool_stress.cpp"), f"-I{NATIVE}"]
+    for name in ("pool", "team"):
+        source = folder / f"{name}.cpp"
+        source.write_text(texts.get(name, (NATIVE / "dispatch" / f"{name}.cpp").read_text()))
+        sources.append(str(source))
+    if linked:
+        stand_in = folder / "libtorch_cpu.so"
+        shared = ["-shared", "-fPIC", "-Wl,-soname,libtorch_cpu.so", str(here / "openmp_stand_in.cpp")]
+        subprocess.run([*command, *shared, "-o", str(stand_in)], env=alone(), check=True)
+        sources += [str(stand_in), f"-Wl,-rpath,{folder}"]
+    program = str(folder / "stress")
+    subprocess.run([*command, *sources, "-ldl", "-o", program], env=alone(), check=True)
+    return subprocess.run(
+        [program, argument], env=alone(), capture_output=True, text=True, timeout=300, check=False
+    )
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PyTorch's team is taken on Linux")
 
 
 @FORKS
 @pytest.mark.parametrize(("sanitizers", "argument"), [("thread", "once"), ("address,undefined", "fork")])
-def test_no_sanitizer_finds_anything_in_the_pool(sanitizers: str, argument: str, tmp_path: Path) -> None:
-    done = stressed(tmp_path, sanitizers, argument, (NATIVE / "dispatch" / "pool.cpp").read_text())
+@pytest.mark.parametrize("linked", [False, pytest.param(True, marks=LINUX)], ids=["alone", "in a team"])
+def test_no_sanitizer_finds_anything_in_the_pool(
+    sanitizers: str, argument: str, linked: bool, tmp_path: Path
+) -> None:
+    done = stressed(tmp_path, sanitizers, argument, linked)
     assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
 
 
@@ -236,9 +258,35 @@ def test_a_pool_that_does_not_wait_for_its_threads_is_found(tmp_path: Path) -> N
     begun = "    for (auto& thread : p.threads) while (thread.open.load()) std::this_thread::yield();\n"
     assert hasty.count(alone) == 1
     hasty = hasty.replace(alone, alone + begun)
-    done = stressed(tmp_path, "thread", "once", hasty)
+    done = stressed(tmp_path, "thread", "once", linked=False, pool=hasty)
     assert done.returncode != 0
     assert "data race" in done.stderr or "wrong" in done.stdout
+
+
+@LINUX
+@pytest.mark.parametrize(
+    ("rule", "broken", "argument"),
+    [
+        ("!call.begun[part].exchange(true)", "!call.begun[part]", "once"),  # a part that runs twice
+        (
+            "std::min(call.openmp.threads(), call.threads)",
+            "call.openmp.threads()",
+            "fork",
+        ),  # more than are wanted
+        ("->pause(soft)", "", "fork"),  # the team is still there in the child
+        ("[] { forked = true; }", "nullptr", "fork"),  # and used there
+        ("|| !is_first_thread()", "", "once"),  # teams for every thread
+    ],
+)
+def test_a_team_without_one_of_its_rules_is_found(
+    rule: str, broken: str, argument: str, tmp_path: Path
+) -> None:
+    team = (NATIVE / "dispatch" / "team.cpp").read_text()
+    assert team.count(rule) == 1
+    sanitizers = "thread" if argument == "once" else "address,undefined"
+    done = stressed(tmp_path, sanitizers, argument, linked=True, team=team.replace(rule, broken))
+    assert done.returncode != 0
+    assert "data race" in done.stderr or "AddressSanitizer" in done.stderr or "wrong" in done.stdout
 
 
 THREADS = """
