@@ -4,8 +4,7 @@ Peer: transformers with the same weights in bfloat16, in one process, in turns. 
 behind a prompt of 16, with the cache of transformers. Loading is measured in processes of its own: the
 largest resident memory, less what the libraries take before, against the bytes of the packed tensors. Where
 _llama.py has built it, llama.cpp computes the same token from files of its own MXFP4 and Q4_0, which fewbits
-writes from the same weights. Threads of OpenMP that are done wait for 1000 looks, not for milliseconds in
-which they would hold the cores that fewbits' own threads need.
+writes from the same weights.
 
     python benchmarks/generate.py [--layers 16] [--rounds 5] [--formats mxfp4,mxfp8_e4m3] [--json FILE]
 """
@@ -20,7 +19,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
 import _llama
 import torch
 from _alternating import arguments, seconds, table, write

@@ -8,17 +8,14 @@ process, alternating, medians.
     python benchmarks/train_step.py [--batch 16] [--length 256] [--rounds 5] [--device cuda] [--json FILE]
 
 The units of the CPU that PyTorch's own products use are limited by ONEDNN_MAX_CPU_ISA; set to AVX512_CORE, no
-product runs on bfloat16 units, neither PyTorch's nor ours. Threads of OpenMP that are done wait for 1000
-looks, not for milliseconds in which they would hold the cores that fewbits' own threads need.
+product runs on bfloat16 units, neither PyTorch's nor ours.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
-os.environ.setdefault("GOMP_SPINCOUNT", "1000")  # read when torch is loaded
 import torch
 from _alternating import arguments, seconds, table, write
 
