@@ -29,10 +29,10 @@ bool find(void* library, const char* name, Entry& entry) {
     return entry != nullptr;
 }
 
+// For the first thread alone.
 const OpenMp* openmp_of_torch() {
-    static OpenMp entries;
-    static std::atomic<const OpenMp*> found{nullptr};
-    if (const OpenMp* known = found) return known;
+    static OpenMp entries{};
+    if (entries.parallel != nullptr) return &entries;
     // Only looks whether it is loaded, and is asked again by the next call if not. It is never unloaded.
     void* const torch = dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_NOLOAD);
     if (torch == nullptr) return nullptr;
@@ -42,7 +42,7 @@ const OpenMp* openmp_of_torch() {
     dlclose(torch);
     if (!all) return nullptr;
     entries = here;
-    return found = &entries;
+    return &entries;
 }
 
 // Each thread that enters a parallel region has a team of its own. PyTorch's work is nearly always the first thread's; that
@@ -52,13 +52,13 @@ bool is_first_thread() {
     return first;
 }
 
-std::atomic<bool> taken{false}, forked{false};
+std::atomic<bool> forked{false};
 
 // A child has the records of its parent's team and none of its threads: it would wait for them forever, in PyTorch's calls as
-// in ours. So the team ends before a fork, and begins anew when it is next wanted.
+// in ours. So the team ends before a fork, and begins anew when it is next wanted. Only who has found a team registers this.
 void end_team() {
     constexpr int soft = 1;  // omp_pause_soft
-    if (taken && is_first_thread()) openmp_of_torch()->pause(soft);
+    if (is_first_thread()) openmp_of_torch()->pause(soft);
 }
 
 struct Call {
@@ -84,7 +84,6 @@ bool run_in_team(int threads, void (*run)(void*, int, int), void* work) {
     const OpenMp* const openmp = openmp_of_torch();
     if (openmp == nullptr) return false;
     [[maybe_unused]] static const int registered = pthread_atfork(&end_team, nullptr, [] { forked = true; });
-    taken = true;
     Call call{*openmp, threads, run, work, std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(threads))};
     // Always the whole team: another number of threads would end some and start them again.
     openmp->parallel(&take_parts, &call, 0, 0);

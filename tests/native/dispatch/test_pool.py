@@ -201,12 +201,12 @@ def compiler_with(sanitizers: str, folder: Path) -> list[str]:
         if compiler := shutil.which(name):
             command = [compiler, "-std=c++20", "-O1", "-g", "-pthread", f"-fsanitize={sanitizers}"]
             build = [*command, str(empty), "-o", str(folder / "empty")]
-            if subprocess.run(build, env=alone(), capture_output=True, check=False).returncode == 0:
+            if subprocess.run(build, env=without_preload(), capture_output=True, check=False).returncode == 0:
                 return command
     pytest.skip(f"no compiler here has the library of -fsanitize={sanitizers}")
 
 
-def alone() -> dict[str, str]:
+def without_preload() -> dict[str, str]:
     """Return the environment without the library of another sanitizer, which `make sanitize` loads first."""
     return {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 
@@ -227,12 +227,12 @@ def stressed(
     if linked:
         stand_in = folder / "libtorch_cpu.so"
         shared = ["-shared", "-fPIC", "-Wl,-soname,libtorch_cpu.so", str(here / "openmp_stand_in.cpp")]
-        subprocess.run([*command, *shared, "-o", str(stand_in)], env=alone(), check=True)
+        subprocess.run([*command, *shared, "-o", str(stand_in)], env=without_preload(), check=True)
         sources += [str(stand_in), f"-Wl,-rpath,{folder}"]
     program = str(folder / "stress")
-    subprocess.run([*command, *sources, "-ldl", "-o", program], env=alone(), check=True)
+    subprocess.run([*command, *sources, "-ldl", "-o", program], env=without_preload(), check=True)
     return subprocess.run(
-        [program, argument], env=alone(), capture_output=True, text=True, timeout=300, check=False
+        [program, argument], env=without_preload(), capture_output=True, text=True, timeout=300, check=False
     )
 
 
@@ -268,11 +268,8 @@ def test_a_pool_that_does_not_wait_for_its_threads_is_found(tmp_path: Path) -> N
     ("rule", "broken", "argument"),
     [
         ("!call.begun[part].exchange(true)", "!call.begun[part]", "once"),  # a part that runs twice
-        (
-            "std::min(call.openmp.threads(), call.threads)",
-            "call.openmp.threads()",
-            "fork",
-        ),  # more than are wanted
+        # more parts than are wanted
+        ("std::min(call.openmp.threads(), call.threads)", "call.openmp.threads()", "fork"),
         ("->pause(soft)", "", "fork"),  # the team is still there in the child
         ("[] { forked = true; }", "nullptr", "fork"),  # and used there
         ("|| !is_first_thread()", "", "once"),  # teams for every thread
