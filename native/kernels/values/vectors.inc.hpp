@@ -136,26 +136,29 @@ inline Vector shuffled(Vector a, Vector b, Place place) {
 
 namespace {  // of this file alone
 
-template <int d>
-inline void exchange(Bits* v) {
+template <int d, class Vector>
+inline void exchange(Vector* v) {
+    constexpr int lanes = static_cast<int>(sizeof(Vector) / sizeof(v[0][0]));
     // Squares of d by d lanes change places across the diagonal.
 #pragma GCC unroll 16
-    for (i64 i = 0; i < vector; ++i) {
+    for (i64 i = 0; i < lanes; ++i) {
         if (i & d) continue;
-        const Bits upper = v[i], lower = v[i + d];
-        v[i] = shuffled(upper, lower, [](int lane) { return lane & d ? static_cast<int>(vector) + lane - d : lane; });
-        v[i + d] = shuffled(upper, lower, [](int lane) { return lane & d ? static_cast<int>(vector) + lane : lane + d; });
+        const Vector upper = v[i], lower = v[i + d];
+        v[i] = shuffled(upper, lower, [](int lane) { return lane & d ? lanes + lane - d : lane; });
+        v[i + d] = shuffled(upper, lower, [](int lane) { return lane & d ? lanes + lane : lane + d; });
     }
 }
 
 }  // namespace
 
 // Lane l of vector i becomes lane i of vector l.
-inline void transpose(Bits* v) {
-    exchange<1>(v);
-    exchange<2>(v);
-    if constexpr (vector > 4) exchange<4>(v);
-    if constexpr (vector > 8) exchange<8>(v);
+template <class Vector>
+inline void transpose(Vector* v) {
+    constexpr int lanes = static_cast<int>(sizeof(Vector) / sizeof(v[0][0]));
+    if constexpr (lanes > 1) exchange<1>(v);
+    if constexpr (lanes > 2) exchange<2>(v);
+    if constexpr (lanes > 4) exchange<4>(v);
+    if constexpr (lanes > 8) exchange<8>(v);
 }
 
 inline Bits larger(Bits a, Bits b) { return a > b ? a : b; }
