@@ -15,7 +15,8 @@ using namespace fewbits;
 namespace {
 
 using Matrix = nb::ndarray<const double, nb::ndim<2>, nb::device::cpu>;
-using Square = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+template <class T>
+using Square = nb::ndarray<const T, nb::ndim<2>, nb::device::cpu>;
 using Given = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Taken = nb::ndarray<double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Rounded = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -83,13 +84,14 @@ void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Li
     extents(implementation.kernels, job, columns.data(), threads);
 }
 
-void substitute_in(const Square& t, const Taken& x, bool upper, bool unit, bool transposed, int threads) {
+template <class T>
+void substitute_in(const Square<T>& t, const Taken& x, bool upper, bool unit, bool transposed, int threads) {
     require(t.stride(1) == 1 || t.shape(1) <= 1, "the values of a row follow each other");
     require(t.shape(0) == t.shape(1), "as many rows as columns");
     require(x.shape(1) == t.shape(0), "a value of x for each row");
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    const Triangle job{
+    const Triangle<T> job{
         .n = static_cast<std::int64_t>(t.shape(0)),
         .row = t.stride(0),
         .sides = static_cast<std::int64_t>(x.shape(0)),
@@ -123,8 +125,9 @@ void fewbits::bind_dense(nb::module_& m) {
           "single"_a.noconvert().none(), "left"_a.noconvert().none(), "right"_a.noconvert().none(), "threads"_a,
           "Write the largest magnitude and the sum of magnitudes of each row, the largest of each column, and the values as float32;"
           " of R A C, with the diagonals of R and C, if these are given.");
-    m.def("substitute", &substitute_in, "t"_a.noconvert(), "x"_a.noconvert(), "upper"_a, "unit"_a, "transposed"_a, "threads"_a,
-          "Solve T x = b, or its transpose's, for the rows of x, in their place.");
+    constexpr auto solved = "Solve T x = b, or its transpose's, for the rows of x, in their place.";
+    m.def("substitute", &substitute_in<float>, "t"_a.noconvert(), "x"_a.noconvert(), "upper"_a, "unit"_a, "transposed"_a, "threads"_a, solved);
+    m.def("substitute", &substitute_in<double>, "t"_a.noconvert(), "x"_a.noconvert(), "upper"_a, "unit"_a, "transposed"_a, "threads"_a, solved);
     constexpr auto what = "Put the LU factors of a in its place, and the rows that changed places in `exchanges`.";
     m.def("factorize_lu", &factorize_in<float>, "a"_a.noconvert(), "exchanges"_a.noconvert(), "threads"_a, what);
     m.def("factorize_lu", &factorize_in<double>, "a"_a.noconvert(), "exchanges"_a.noconvert(), "threads"_a, what);

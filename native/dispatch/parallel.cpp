@@ -323,12 +323,15 @@ void extents(const Kernels& kernels, const Extents& job, double* columns, int th
     });
 }
 
-void substitute(const Kernels& kernels, const Triangle& job, int threads) {
+namespace {
+
+template <class T>
+void substitute_in_blocks(const TriangleKernels<T>& kernels, const Triangle<T>& job, int threads) {
     constexpr std::int64_t together = 256;  // unknowns of a block, which one thread solves: a sixteenth of 4000's work
     const std::int64_t blocks = count_of(job.n, together);
     for (std::int64_t step = 0; step < blocks; ++step) {
         const std::int64_t begin = (job.down() ? step : blocks - 1 - step) * together, end = std::min(job.n, begin + together);
-        const TriangleBlock block{job, begin, end};
+        const TriangleBlock<T> block{job, begin, end};
         const auto subtract = [&](std::int64_t items, std::int64_t columns) {
             divide(items, (end - begin) * columns * job.sides, threads,
                    [&](int, std::int64_t first, std::int64_t last) { kernels.subtract_solved(block, first, last); });
@@ -340,6 +343,11 @@ void substitute(const Kernels& kernels, const Triangle& job, int threads) {
         if (job.transposed) subtract(others, others);
     }
 }
+
+}  // namespace
+
+void substitute(const Kernels& kernels, const Triangle<float>& job, int threads) { substitute_in_blocks(kernels.triangles, job, threads); }
+void substitute(const Kernels& kernels, const Triangle<double>& job, int threads) { substitute_in_blocks(kernels.triangles_double, job, threads); }
 
 void evaluate_groups(const Kernels& kernels, const NmPermutation& s, int threads) {
     divide(s.columns / s.group, s.columns * s.rows, threads,

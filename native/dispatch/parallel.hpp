@@ -30,7 +30,8 @@ void evaluate_groups(const Kernels& kernels, const NmPermutation& swaps, int thr
 void residuals(const Kernels& kernels, const Residuals& job, int threads);
 // Writes the largest magnitude of each column too.
 void extents(const Kernels& kernels, const Extents& job, double* columns, int threads);
-void substitute(const Kernels& kernels, const Triangle& job, int threads);
+void substitute(const Kernels& kernels, const Triangle<float>& job, int threads);
+void substitute(const Kernels& kernels, const Triangle<double>& job, int threads);
 void counter_uniform(const Kernels& kernels, const CounterUniform& job, std::int64_t n, int threads);
 void pack(const Kernels& kernels, const Pack& job, int threads);
 // The two sums of a pass, each as three doubles without overlap: they are the sum over all sites to more than 150 bits, so

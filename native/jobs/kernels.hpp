@@ -60,8 +60,8 @@ struct Kernels {
     void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
     void (*residuals)(const Residuals&, std::int64_t first, std::int64_t last);  // items are rows
     void (*extents)(const Extents&, double* columns, std::int64_t first, std::int64_t last);
-    void (*substitute)(const TriangleBlock&, std::int64_t first, std::int64_t last);  // items are right-hand sides
-    void (*subtract_solved)(const TriangleBlock&, std::int64_t first, std::int64_t last);  // items are rows or columns
+    TriangleKernels<float> triangles;
+    TriangleKernels<double> triangles_double;
     LuKernels<float> lu;
     LuKernels<double> lu_double;
     void (*evaluate_groups)(const NmPermutation&, std::int64_t first, std::int64_t last);  // items are groups

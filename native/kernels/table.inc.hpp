@@ -33,6 +33,12 @@ constexpr LuKernels<T> lu = {
     .subtract_lower_rows = updated_columns::subtract_lower_rows<T>,
 };
 
+template <class T>
+constexpr TriangleKernels<T> triangles_of = {
+    .substitute = triangles::substitute<T>,
+    .subtract_solved = triangles::subtract_solved<T>,
+};
+
 // Every function by the name that dispatch/ calls it: conversions, products, N:M streams, measures, the operators of
 // solvers, dense systems, the search for an order of columns, the largest
 // values, initial values. isa/ gives each table its external name;
@@ -72,8 +78,8 @@ constexpr Kernels functions = {
     .multiply_rows = rows::multiply_rows,
     .residuals = residuals::residuals,
     .extents = residuals::extents,
-    .substitute = triangles::substitute,
-    .subtract_solved = triangles::subtract_solved,
+    .triangles = triangles_of<float>,
+    .triangles_double = triangles_of<double>,
     .lu = lu<float>,
     .lu_double = lu<double>,
     .evaluate_groups = permutation::evaluate_groups,

@@ -290,7 +290,7 @@ def extents(
     threads: int,
 ) -> None: ...
 def substitute(
-    t: NDArray[np.float32],
+    t: NDArray[np.float32] | NDArray[np.float64],
     x: NDArray[np.float64],
     upper: bool,
     unit: bool,

@@ -11,7 +11,7 @@ from fewbits.kernels import native
 from fewbits.solvers import factorize
 from fewbits.solvers.dense import cholesky, lu
 from fewbits.solvers.dense.factors import Factors
-from fewbits.solvers.dense.substitution import _FEW
+from fewbits.solvers.dense.substitution import _FEW, _FEW_OF_DOUBLE
 
 N = 90
 
@@ -65,6 +65,30 @@ def test_only_many_columns_are_worth_a_copy_of_the_factors() -> None:
         assert calls == ["kernel"] * 2
         factors.wide().solve(b)
     assert calls == ["kernel"] * 2 + ["LAPACK"] * 2
+
+
+@pytest.mark.parametrize("adjoint", [False, True], ids=["A", "adjoint"])
+def test_factors_in_double_are_solved_as_scipy_solves_them(
+    adjoint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lu, "OWN_FROM", N)
+    generator = torch.Generator().manual_seed(0)
+    a = torch.randn(N, N, generator=generator, dtype=torch.float64)
+    b = torch.randn(N, _FEW_OF_DOUBLE + 1, generator=generator, dtype=torch.float64)
+    factors = lu.factorize_double(a)
+    expected = torch.from_numpy(linalg.solve(a.T.numpy() if adjoint else a.numpy(), b.numpy()))
+    calls: list[int] = []
+    whole = native.substitute
+    monkeypatch.setattr(native, "substitute", lambda *a, **k: (calls.append(1), whole(*a, **k))[1])
+    for k in (1, 2, _FEW_OF_DOUBLE, _FEW_OF_DOUBLE + 1):
+        before = b.clone()
+        found = (factors.adjoint() if adjoint else factors).solve(b[:, :k])
+        assert ((found - expected[:, :k]).abs().amax(0) <= 1e-12 * expected[:, :k].abs().amax(0)).all()
+        assert len(calls) == (6 if k > _FEW_OF_DOUBLE else 2 * [1, 2, _FEW_OF_DOUBLE].index(k) + 2)
+        assert torch.equal(b, before)
+    # The control: of the transpose it is another solution.
+    other = (factors if adjoint else factors.adjoint()).solve(b[:, :1])
+    assert (other - expected[:, :1]).abs().max() > 1e-3
 
 
 def first_errors(precision: str, systems: Any) -> Any:

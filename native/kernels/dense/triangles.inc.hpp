@@ -1,4 +1,4 @@
-// Triangular systems of float32 factors, solved in double precision: the factors are read once, in the order of
+// Triangular systems of float32 or float64 factors, solved in double precision: the factors are read once, in the order of
 // their rows. Lanes of sums stand side by side on every instruction set, so that all of them add in the same order.
 #pragma once
 
@@ -17,15 +17,22 @@ constexpr i64 side_by_side_dots = 16, vectors_of_dots = side_by_side_dots / lane
 constexpr i64 sides_together = lane_count / 2;
 
 inline Lanes widened_at(const float* t) { return __builtin_convertvector(read<Singles>(t), Lanes); }
+inline Lanes widened_at(const double* t) { return lanes_at(t); }
+
+// Asks for the cache lines of `count` numbers. Always inlined, or GCC drops the calls.
+template <i64 count, class T>
+[[gnu::always_inline]] inline void ask_for(const T* t) {
+    for (i64 j = 0; j < count; j += 64 / sizeof(T)) __builtin_prefetch(t + j);
+}
 
 // results[c] = the sum of t[j] x[c * stride + j]; `next`, as many values of the row that comes next, is asked for
 // meanwhile.
-template <i64 sides>
-inline void dots(const float* t, const double* x, i64 stride, i64 n, const float* next, double* results) {
+template <i64 sides, class T>
+inline void dots(const T* t, const double* x, i64 stride, i64 n, const T* next, double* results) {
     Lanes sums[sides][vectors_of_dots] = {};
     const i64 in_lanes = n - n % side_by_side_dots;
     for (i64 j = 0; j < in_lanes; j += side_by_side_dots) {
-        __builtin_prefetch(next + j);
+        ask_for<side_by_side_dots>(next + j);
         for (i64 v = 0; v < vectors_of_dots; ++v) {
             // float32 to double is exact; a product rounds once, its sum once more.
             const Lanes here = widened_at(t + j + v * lane_count);
@@ -44,7 +51,8 @@ inline void dots(const float* t, const double* x, i64 stride, i64 n, const float
 }
 
 // x -= t times.
-inline void subtract(double* x, const float* t, double times, i64 n, const float* next) {
+template <class T>
+inline void subtract(double* x, const T* t, double times, i64 n, const T* next) {
     const i64 in_lanes = n - n % lane_count;
     for (i64 j = 0; j < in_lanes; j += lane_count) {
         __builtin_prefetch(next + j);
@@ -54,11 +62,11 @@ inline void subtract(double* x, const float* t, double times, i64 n, const float
 }
 
 // The unknown i of `sides` right-hand sides from those of the block before it, or what it takes from those after it.
-template <i64 sides>
-inline void unknown(const TriangleBlock& t, i64 i, const float* next, double* x) {
+template <i64 sides, class T>
+inline void unknown(const TriangleBlock<T>& t, i64 i, const T* next, double* x) {
     // What lies beside the diagonal: columns before i of a lower triangle, after i of an upper one.
     const i64 from = t.upper ? i + 1 : t.begin, count = t.upper ? t.end - 1 - i : i - t.begin;
-    const float* row = t.values + i * t.row;
+    const T* row = t.values + i * t.row;
     const double pivot = t.unit ? 1.0 : static_cast<double>(row[i]);
     if (t.transposed) {
         for (i64 c = 0; c < sides; ++c) {
@@ -73,8 +81,8 @@ inline void unknown(const TriangleBlock& t, i64 i, const float* next, double* x)
 }
 
 // Row i of the block less its products with the unknowns that are solved.
-template <i64 sides>
-inline void row_of_rest(const TriangleBlock& t, i64 i, const float* next, double* x) {
+template <i64 sides, class T>
+inline void row_of_rest(const TriangleBlock<T>& t, i64 i, const T* next, double* x) {
     const i64 from = t.upper ? t.end : 0, count = t.upper ? t.n - t.end : t.begin;
     double products[sides];
     dots<sides>(t.values + i * t.row + from, x + from, t.n, count, next + from, products);
@@ -87,8 +95,8 @@ template <i64 n>
 struct Sides {
     static constexpr i64 count = n;
 };
-template <class Step>
-inline void for_sides(const TriangleBlock& t, i64 first, i64 last, Step step) {
+template <class T, class Step>
+inline void for_sides(const TriangleBlock<T>& t, i64 first, i64 last, Step step) {
     i64 c = first;
     for (; c + sides_together <= last; c += sides_together) step(Sides<sides_together>{}, t.x + c * t.n);
     for (; c < last; ++c) step(Sides<1>{}, t.x + c * t.n);
@@ -97,11 +105,12 @@ inline void for_sides(const TriangleBlock& t, i64 first, i64 last, Step step) {
 }  // namespace
 
 // The unknowns of a block from each other; items are right-hand sides.
-void substitute(const TriangleBlock& t, i64 first, i64 last) {
+template <class T>
+void substitute(const TriangleBlock<T>& t, i64 first, i64 last) {
     const i64 count = t.end - t.begin;
     for (i64 step = 0; step < count; ++step) {
         const i64 i = t.down() ? t.begin + step : t.end - 1 - step;
-        const float* next = t.values + (step + 1 == count ? i : t.down() ? i + 1 : i - 1) * t.row;
+        const T* next = t.values + (step + 1 == count ? i : t.down() ? i + 1 : i - 1) * t.row;
         for_sides(t, first, last, [&](auto sides, double* x) { unknown<decltype(sides)::count>(t, i, next, x); });
     }
 }
@@ -109,11 +118,12 @@ void substitute(const TriangleBlock& t, i64 first, i64 last) {
 // What solved unknowns take from others. Of the system itself items are rows of the block, which come before it is solved
 // and take from all columns that are; of its transpose items are the columns that still wait, from which the rows of the
 // block, once it is solved, are subtracted one after the other.
-void subtract_solved(const TriangleBlock& t, i64 first, i64 last) {
+template <class T>
+void subtract_solved(const TriangleBlock<T>& t, i64 first, i64 last) {
     const i64 count = t.end - t.begin;
     if (!t.transposed) {
         for (i64 i = t.begin + first; i < t.begin + last; ++i) {
-            const float* next = t.values + (i + 1 < t.begin + last ? i + 1 : i) * t.row;
+            const T* next = t.values + (i + 1 < t.begin + last ? i + 1 : i) * t.row;
             for_sides(t, 0, t.sides, [&](auto sides, double* x) { row_of_rest<decltype(sides)::count>(t, i, next, x); });
         }
         return;
@@ -121,8 +131,8 @@ void subtract_solved(const TriangleBlock& t, i64 first, i64 last) {
     const i64 from = (t.upper ? t.end : 0) + first;
     for (i64 step = 0; step < count; ++step) {
         const i64 i = t.down() ? t.begin + step : t.end - 1 - step;
-        const float* row = t.values + i * t.row + from;
-        const float* next = step + 1 == count ? row : row + (t.down() ? t.row : -t.row);
+        const T* row = t.values + i * t.row + from;
+        const T* next = step + 1 == count ? row : row + (t.down() ? t.row : -t.row);
         for (i64 c = 0; c < t.sides; ++c) subtract(t.x + c * t.n + from, row, t.x[c * t.n + i], last - first, next);
     }
 }

@@ -62,7 +62,7 @@ def factorize_lu(a: NDArray[np.float32] | Doubles) -> NDArray[np.int64]:
 
 
 def substitute(
-    t: NDArray[np.float32], x: Doubles, *, upper: bool, unit: bool = False, transposed: bool = False
+    t: NDArray[np.float32] | Doubles, x: Doubles, *, upper: bool, unit: bool = False, transposed: bool = False
 ) -> None:
     """Solve T x = b in place, as :mod:`fewbits.kernels.reference.dense.triangles` defines it.
 

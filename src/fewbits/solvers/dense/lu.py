@@ -33,7 +33,7 @@ def factorize_double(a: torch.Tensor, *, owned: bool = False) -> Factors:
     if not a.is_complex() and len(a) >= OWN_FROM and _on_host(a):
         low = a if owned else unwritten(tuple(a.shape), a.dtype, a.device).copy_(a)
         order = _in_place(low)
-        return Factors(*_down(low, order), low.diagonal())
+        return Factors(*with_lu(low, order, partial(_down, low, order), across=False), low.diagonal())
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     return Factors(
         lambda b: torch.linalg.lu_solve(lu, pivots, b),

@@ -1,6 +1,6 @@
-"""Substitution in double precision with float32 factors, read without a copy in float64 if that is faster.
+"""Substitution in double precision, our own for few columns: of float32 factors without a copy in float64.
 
-On a device it is torch's, with such a copy.
+For many columns, of complex factors and on a device it is torch's, which needs such a copy.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from fewbits.kernels.arrays import dense
 from fewbits.solvers.dense.factors import Substitute
 
 Both = tuple[Substitute, Substitute]  # with A and with A^H
-_FEW = 16  # columns; for more, LAPACK with a copy of the factors in float64 is faster
+# Columns: for more, LAPACK is faster, even with a copy of float32 factors.
+_FEW = 16
+_FEW_OF_DOUBLE = 8  # of float64 factors, of which no copy is needed
 
 
 def with_lu(lu: torch.Tensor, order: torch.Tensor, doubled: Callable[[], Both], *, across: bool) -> Both:
     """Return the substitutions with the LU factors packed in one row-major (n, n) matrix.
 
     Args:
-        lu: float32 or complex64.
+        lu: float32, float64 or complex64.
         order: (n,), the row of A that each row of the factors represents; the column of A if ``across``.
-        doubled: LAPACK's substitutions with a copy in float64 or complex128.
+        doubled: LAPACK's substitutions in float64 or complex128.
         across: whether these are the factors of the transpose, so that the upper triangle has the unit
             diagonal.
     """
@@ -64,13 +66,14 @@ def _by_columns(
     substituted: Callable[[torch.Tensor, bool], torch.Tensor],
     doubled: Callable[[], Both],
 ) -> Both:
-    """Return substitutions that choose by the number of columns; complex factors are always copied."""
+    """Return substitutions that choose by the number of columns; complex factors are LAPACK's."""
     many = cache(doubled)
+    most = _FEW_OF_DOUBLE if factors.dtype == torch.float64 else _FEW
+    own = not factors.is_complex() and factors.device.type == "cpu"
 
     def chosen(transposed: bool) -> Substitute:
         def substitute(b: torch.Tensor) -> torch.Tensor:
-            few = b.shape[1] <= _FEW and not factors.is_complex() and factors.device.type == "cpu"
-            return substituted(b, transposed) if few else many()[transposed](b)
+            return substituted(b, transposed) if own and b.shape[1] <= most else many()[transposed](b)
 
         return substitute
 

@@ -1,4 +1,4 @@
-"""Triangular systems of float32 factors in double precision, by the native kernels."""
+"""Triangular systems of float32 or float64 factors in double precision, by the native kernels."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fewbits.kernels.native.dispatch.isa import active_isa
 
 
 def substitute(
-    t: NDArray[np.float32],
+    t: NDArray[np.float32] | NDArray[np.float64],
     x: NDArray[np.float64],
     threads: int,
     *,

@@ -1,4 +1,4 @@
-"""Triangular systems of float32 factors in double precision: the definition."""
+"""Triangular systems of float32 or float64 factors in double precision: the definition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _BLOCK = 256  # unknowns that are solved from each other, after all solved befor
 
 
 def substitute(
-    t: NDArray[np.float32],
+    t: NDArray[np.float32] | NDArray[np.float64],
     x: NDArray[np.float64],
     *,
     upper: bool,
