@@ -3,7 +3,7 @@
 A transformer of about ten million parameters, 16 sequences of 256 bytes; one step is forward, backward and
 AdamW.
 Peers: the same step in FP32, and under torch.autocast to bfloat16; on a GPU also these compiled. All in one
-process, alternating, medians.
+process, alternating, medians. A step whose loss is not finite has no time: its products take other ways.
 
     python benchmarks/train_step.py [--batch 16] [--length 256] [--rounds 5] [--device cuda] [--json FILE]
 
@@ -30,8 +30,8 @@ COMPILED = " compiled"  # by torch.compile
 SHAPE = Shape(width=384, layers=6, hidden=1536, heads=6)  # 10.8 million parameters
 
 
-def step_of(recipe: str, windows: torch.Tensor) -> Callable[[], None]:
-    """Return a function that trains one step."""
+def step_of(recipe: str, windows: torch.Tensor, losses: dict[str, torch.Tensor]) -> Callable[[], None]:
+    """Return a function that trains one step and leaves its loss in ``losses``."""
     torch.manual_seed(0)
     plain = recipe.removesuffix(COMPILED)
     text = TEXTS.get(plain, plain)
@@ -41,8 +41,10 @@ def step_of(recipe: str, windows: torch.Tensor) -> Callable[[], None]:
 
     def step() -> None:
         optimizer.zero_grad()
-        next_byte_loss(model, windows).mean().backward()
+        loss = next_byte_loss(model, windows).mean()
+        loss.backward()
         optimizer.step()
+        losses[recipe] = loss.detach()
 
     return step
 
@@ -53,7 +55,13 @@ def main() -> None:
     windows = torch.randint(256, (given.batch, given.length + 1)).to(given.device)
     names = [n for n in given.formats.split(",") if n] or list(RECIPES)
     names += [] if windows.is_cpu else [name + COMPILED for name in ("fp32", "amp-bf16")]
-    taken = seconds({name: step_of(name, windows) for name in names}, given.rounds)
+    losses: dict[str, torch.Tensor] = {}
+    taken = seconds({name: step_of(name, windows, losses) for name in names}, given.rounds)
+    lost = [name for name, loss in losses.items() if not loss.isfinite()]
+    if lost:
+        raise SystemExit(
+            f"the loss of {', '.join(lost)} is not finite after some steps; expected one near log(256)"
+        )
     rows: list[dict[str, Any]] = [
         {
             "recipe": name,

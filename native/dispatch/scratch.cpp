@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 #if defined(__linux__)
@@ -60,6 +61,14 @@ struct Taken {
     }
 };
 
+// What a call left is what the next one finds: whoever reads what it never wrote may find the right numbers in all tests. The
+// sanitized build finds NaN there, which no result survives.
+void forget([[maybe_unused]] void* data, [[maybe_unused]] std::size_t bytes) {
+#if defined(FEWBITS_SANITIZE)
+    std::memset(data, 0xff, bytes);
+#endif
+}
+
 }  // namespace
 
 Scratch::Scratch(std::size_t bytes) {
@@ -70,6 +79,7 @@ Scratch::Scratch(std::size_t bytes) {
             if (taken.memory[i]->size < bytes) continue;
             size_ = taken.memory[i]->size;
             data_ = reinterpret_cast<std::uint8_t*>(taken.remove(i));
+            forget(data_, bytes);
             return;
         }
     }
@@ -79,6 +89,7 @@ Scratch::Scratch(std::size_t bytes) {
 #if defined(__linux__)
     madvise(data_, size_, MADV_HUGEPAGE);  // a hint: without it the pages are small
 #endif
+    forget(data_, bytes);
 }
 
 Scratch::~Scratch() {

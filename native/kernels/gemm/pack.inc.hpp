@@ -385,8 +385,10 @@ BlockRange pack(const Product& p, bool of_b, void* workspace, i64 first, i64 las
     Range range;
     for (i64 item = first; item < last; ++item) {
         const i64 matrix = item / in_matrix, line = item % in_matrix / along * high, place = item % along * window_values;
-        // Beyond the diagonal of b nothing is read; a is packed here for several items, which need all of it.
-        const i64 needed = of_b ? values_of(p, f, panels::span_of(p, 0, p.a.lines, line)).first : 0;
+        // Beyond the diagonal of b nothing is read, but what any line of its panel needs, whose first ones another window may have;
+        // a is packed here for several items, which need all of it.
+        const i64 width = panel_lines(p, true), left = line / width * width;
+        const i64 needed = of_b ? values_of(p, f, panels::span_of(p, 0, p.a.lines, left)).first : 0;
         const i64 start = needed > place ? needed : place, end = least(place + window_values, p.k);
         if (start >= end) continue;
         // The last panel may have no line of its own in this window: then all of it is zeros.

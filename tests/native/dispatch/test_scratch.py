@@ -65,6 +65,7 @@ def test_at_most_768_mebibytes_wait() -> None:
     assert before - resident() > 200 * MEBIBYTE
 
 
+@pytest.mark.peak_memory
 def test_of_too_much_memory_what_waited_longest_leaves() -> None:
     earlier = native.empty_kept((300 * MEBIBYTE,), np.uint8)
     del earlier
