@@ -25,6 +25,7 @@
 
 namespace table {
 
+// Of what there is for float32 and for float64, the parts for one of them.
 template <class T>
 constexpr LuKernels<T> lu = {
     .panel = updated_columns::columns_of_panel<T>,

@@ -60,6 +60,7 @@ i64 place_of_largest(const T* x, i64 first, i64 last) {
         const i64 end = least(last, start + searched_together);
         Magnitudes largest[maxima] = {};
         i64 i = start;
+        // Integers, because a maximum of floats must not reorder NaN.
         for (; i + maxima * vector<T> <= end; i += maxima * vector<T>)
 #pragma GCC unroll 4
             for (i64 u = 0; u < maxima; ++u) {
@@ -86,7 +87,8 @@ void find_multiples(const T* columns, i64 stride, i64 j, i64 count, T* other) {
         for (i64 u = q + 1; u < count; ++u) other[j + u] -= columns[q * stride + j + u] * other[j + q];
 }
 
-// Subtracts them, which lie from row j on, from `others` columns in rows `first` to `last - 1`.
+// Subtracts them, which lie from row j on, from `others` columns in rows `first` to `last - 1`. Eliminated columns are read once
+// for all of these: with one at a time loads took longer than the arithmetic.
 template <i64 count, i64 others, class T>
 void subtract_multiples(const T* columns, i64 stride, i64 j, i64 first, i64 last, T* other) {
     using V = Vector<T>;
@@ -103,6 +105,7 @@ void subtract_multiples(const T* columns, i64 stride, i64 j, i64 first, i64 last
             write(other + o * stride + i, left);
         }
     }
+    // Rows that fill no register, by the same operations.
     for (; i < last; ++i)
         for (i64 o = 0; o < others; ++o)
             for (i64 q = 0; q < count; ++q) other[o * stride + i] -= columns[q * stride + i] * times[o][q][0];
@@ -124,6 +127,7 @@ template <class T>
 void subtract_from_rest(T* room, i64 stride, i64 begin, i64 m, i64 n) {
     const T* first = room + begin * stride;
     const i64 end = begin + eliminated_together;
+    // Rows of the multiples first: what follows reads them, and nothing else of a column is needed for them.
     for (i64 c = end; c < n; ++c) find_multiples(first, stride, begin, eliminated_together, room + c * stride);
     for (i64 i = end; i < m; i += rows_together<T>) {
         const i64 last = least(m, i + rows_together<T>);
@@ -134,38 +138,24 @@ void subtract_from_rest(T* room, i64 stride, i64 begin, i64 m, i64 n) {
     }
 }
 
-// Row i of a becomes number i of each column, for the rows of a square and for the rest; and back.
-template <class T>
-void columns_from_rows(const LuColumns<T>& job, i64 stride) {
+// Row i of a becomes number i of each column, or is made of those again. Squares of a register's width are transposed in
+// registers; numbers one by one take several times as long, and what no square holds is little.
+template <bool back, class T>
+void turn(const LuColumns<T>& job, i64 stride) {
     constexpr i64 side = vector<T>;
     for (i64 i = 0; i < job.m; i += side)
         for (i64 j = 0; j < job.n; j += side) {
             if (i + side <= job.m && j + side <= job.n) {
                 Vector<T> square[side];
-                for (i64 u = 0; u < side; ++u) square[u] = read<Vector<T>>(job.a + (i + u) * job.row + j);
+                for (i64 u = 0; u < side; ++u) square[u] = read<Vector<T>>(back ? job.room + (j + u) * stride + i : job.a + (i + u) * job.row + j);
                 transpose(square);
-                for (i64 u = 0; u < side; ++u) write(job.room + (j + u) * stride + i, square[u]);
+                for (i64 u = 0; u < side; ++u) write(back ? job.a + (i + u) * job.row + j : job.room + (j + u) * stride + i, square[u]);
                 continue;
             }
             for (i64 c = j; c < least(job.n, j + side); ++c)
-                for (i64 r = i; r < least(job.m, i + side); ++r) job.room[c * stride + r] = job.a[r * job.row + c];
-        }
-}
-
-template <class T>
-void rows_from_columns(const LuColumns<T>& job, i64 stride) {
-    constexpr i64 side = vector<T>;
-    for (i64 i = 0; i < job.m; i += side)
-        for (i64 j = 0; j < job.n; j += side) {
-            if (i + side <= job.m && j + side <= job.n) {
-                Vector<T> square[side];
-                for (i64 u = 0; u < side; ++u) square[u] = read<Vector<T>>(job.room + (j + u) * stride + i);
-                transpose(square);
-                for (i64 u = 0; u < side; ++u) write(job.a + (i + u) * job.row + j, square[u]);
-                continue;
-            }
-            for (i64 c = j; c < least(job.n, j + side); ++c)
-                for (i64 r = i; r < least(job.m, i + side); ++r) job.a[r * job.row + c] = job.room[c * stride + r];
+                for (i64 r = i; r < least(job.m, i + side); ++r)
+                    if (back) job.a[r * job.row + c] = job.room[c * stride + r];
+                    else job.room[c * stride + r] = job.a[r * job.row + c];
         }
 }
 
@@ -190,7 +180,7 @@ void exchange_for_pivot(const LuColumns<T>& job, i64 stride, i64 j) {
 template <class T>
 void factorize_columns(const LuColumns<T>& job) {
     const i64 m = job.m, n = job.n, stride = lu_stride(m);
-    columns_from_rows(job, stride);
+    turn<false>(job, stride);
     for (i64 begin = 0; begin < n; begin += eliminated_together) {
         const i64 end = least(n, begin + eliminated_together);
         for (i64 j = begin; j < end; ++j) {
@@ -204,7 +194,7 @@ void factorize_columns(const LuColumns<T>& job) {
         }
         if (end < n) subtract_from_rest(job.room, stride, begin, m, n);
     }
-    rows_from_columns(job, stride);
+    turn<true>(job, stride);
 }
 
 }  // namespace eliminated_columns
