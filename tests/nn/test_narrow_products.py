@@ -165,6 +165,30 @@ def test_in_a_wide_recipe_they_are_those_of_torch(function: Any, shapes: list[tu
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("function", "shapes"),
+    [
+        (torch.mm, [(2, 9, 32), (32, 5)]),
+        (torch.mm, [(9, 32), (32,)]),
+        (torch.bmm, [(9, 32), (32, 5)]),
+        (torch.bmm, [(1, 9, 32), (4, 32, 5)]),  # one batch for several is for matmul
+        (lambda a, b: a.mv(b), [(9, 32), (32, 1)]),
+        (torch.dot, [(9, 32), (32,)]),
+        (torch.addmm, [(2, 9, 5), (9, 32), (32, 5)]),  # more than the product has
+        (torch.addmm, [(9, 5), (1, 9, 32), (1, 32, 5)]),
+        (torch.baddbmm, [(9, 5), (9, 32), (32, 5)]),
+        (torch.addmv, [(9,), (9, 32), (32, 1)]),
+    ],
+)
+def test_shapes_that_torch_refuses_are_refused(function: Any, shapes: list[tuple[int, ...]]) -> None:
+    tensors = drawn(*shapes)
+    refused = (RuntimeError, IndexError)  # as torch has it
+    with pytest.raises(refused):
+        function(*tensors)
+    with pytest.raises(refused):
+        narrow_products(made(function, "mxfp8"))(*tensors)
+
+
 class Head(nn.Module):
     """An embedding whose weight gives the logits, a matrix of its own, and angles over positions."""
 

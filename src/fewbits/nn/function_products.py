@@ -48,21 +48,42 @@ def matmul(precision: LayerPrecision, a: object, b: object) -> torch.Tensor | No
     return y.to(torch.result_type(a, b))
 
 
-def added(
-    precision: LayerPrecision,
-    input: torch.Tensor,
-    a: torch.Tensor,
-    b: torch.Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-) -> torch.Tensor | None:
-    """Return ``beta * input + alpha * (a @ b)``, as addmm and baddbmm do."""
-    y = matmul(precision, a, b)
-    if y is None:
-        return None
-    y = y if alpha == 1 else alpha * y
-    return y if beta == 0 else y + (input if beta == 1 else beta * input)
+def _only(of_a: int, of_b: int) -> Product:
+    """Return matmul for operands of so many dimensions and one batch, which is all that mm, bmm, mv and dot take."""
+
+    def product(precision: LayerPrecision, a: object, b: object) -> torch.Tensor | None:
+        if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
+            return None
+        if (a.ndim, b.ndim) != (of_a, of_b) or a.shape[:-2] != b.shape[:-2]:
+            return None  # torch says what does not fit
+        return matmul(precision, a, b)
+
+    return product
+
+
+_mm, _bmm, _mv, _dot = _only(2, 2), _only(3, 3), _only(2, 1), _only(1, 1)
+
+
+def _adding(product: Product) -> Product:
+    """Return ``beta * input + alpha * (a @ b)``, as addmm, baddbmm and addmv have it, for one kind of product."""
+
+    def added(
+        precision: LayerPrecision,
+        input: torch.Tensor,
+        a: torch.Tensor,
+        b: torch.Tensor,
+        *,
+        beta: float = 1,
+        alpha: float = 1,
+    ) -> torch.Tensor | None:
+        y = product(precision, a, b)
+        if y is None:
+            return None
+        input = input.expand(y.shape)  # or torch says that it does not fit
+        y = y if alpha == 1 else alpha * y
+        return y if beta == 0 else y + (input if beta == 1 else beta * input)
+
+    return added
 
 
 def weighted(
@@ -259,15 +280,17 @@ def _is_parameter(x: torch.Tensor) -> bool:
 
 
 PRODUCTS: dict[object, Product] = {
-    **dict.fromkeys((torch.matmul, torch.bmm, torch.mm, torch.Tensor.matmul, torch.Tensor.bmm), matmul),
-    **dict.fromkeys((torch.Tensor.mm, torch.Tensor.__matmul__, torch.linalg.matmul), matmul),
-    **dict.fromkeys((torch.mv, torch.dot, torch.vdot), matmul),
-    **dict.fromkeys((torch.Tensor.mv, torch.Tensor.dot, torch.Tensor.vdot), matmul),
-    **dict.fromkeys((torch.addmv, torch.Tensor.addmv), added),
+    **dict.fromkeys((torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.linalg.matmul), matmul),
+    **dict.fromkeys((torch.mm, torch.Tensor.mm), _mm),
+    **dict.fromkeys((torch.bmm, torch.Tensor.bmm), _bmm),
+    **dict.fromkeys((torch.mv, torch.Tensor.mv), _mv),
+    **dict.fromkeys((torch.dot, torch.vdot, torch.Tensor.dot, torch.Tensor.vdot), _dot),
+    **dict.fromkeys((torch.addmm, torch.Tensor.addmm), _adding(_mm)),
+    **dict.fromkeys((torch.baddbmm, torch.Tensor.baddbmm), _adding(_bmm)),
+    **dict.fromkeys((torch.addmv, torch.Tensor.addmv), _adding(_mv)),
     **dict.fromkeys((torch.inner, torch.Tensor.inner), inner),
     torch.tensordot: contracted,
     torch.Tensor.__rmatmul__: lambda precision, b, a: matmul(precision, a, b),
-    **dict.fromkeys((torch.addmm, torch.baddbmm, torch.Tensor.addmm, torch.Tensor.baddbmm), added),
     torch.einsum: einsum,
     functional.linear: weighted,
     functional.scaled_dot_product_attention: attention,

@@ -24,7 +24,6 @@ from fewbits.tensor.narrow.operands import check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.tensor.narrow.vectors import times_lines
 
-_ROUNDED = {None: None, "int8_32": ACTIVATION}
 _MOST_ON_DEVICE = 2  # vectors that share a decoded matrix; more are multiplied faster by the unpacked one
 _MOST_COUNTED = 64  # vectors of a product by bits; a matrix unit multiplies more of them faster
 
@@ -124,8 +123,8 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
         ArgumentError: the shapes do not fit, there is no such activation, or it is given with a weight that
             is not packed along k, or not ternary or binary.
     """
-    if activation in _ROUNDED and isinstance(weight, NarrowTensor):
-        found = times_lines(x, weight, 1, _ROUNDED[activation])
+    if (activation is None or activation == "int8_32") and isinstance(weight, NarrowTensor):
+        found = times_lines(x, weight, 1, None if activation is None else ACTIVATION)
         if found is not None:
             return found
     check_matvec(weight, x)
