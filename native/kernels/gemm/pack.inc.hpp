@@ -35,7 +35,7 @@ struct Range {
 
 namespace {  // of this file alone
 
-constexpr i64 window_lines = 128;  // of b: 128 KiB of float32
+constexpr i64 window_lines = 128;  // of b, and up to a whole panel: 128 KiB of float32, or a little more
 
 // As many 16-bit numbers, and bytes, as a vector has lanes.
 using Halves = u16 __attribute__((vector_size(vector * 2)));
@@ -349,7 +349,7 @@ inline Values values_of(const Product& p, const Factor& f, panels::Span span) {
 
 // Bytes that a window takes which is rounded.
 constexpr i64 window_bytes = rows_in_item * window_values * i64{sizeof(float)};
-static_assert(window_lines <= rows_in_item);
+static_assert(window_lines + panel_lines(Unit::integers, true) <= rows_in_item && window_lines + panel_lines(Unit::float32, true) <= rows_in_item);
 
 inline BlockRange range_of(const Range& range) {
     BlockRange met{infinity_bits, 0, true, true};
@@ -366,7 +366,10 @@ namespace {  // of this file alone
 
 // Windows that cover all lines of all panels of a factor; the last may reach beyond it.
 inline i64 lines_in_panels(const Product& p, bool of_b) { return panels_of(p, of_b) * panel_lines(p, of_b); }
-constexpr i64 lines_in_window(bool of_b) { return of_b ? window_lines : rows_in_item; }
+inline i64 lines_in_window(const Product& p, bool of_b) {
+    const i64 width = panel_lines(p, true);
+    return of_b ? count_of(window_lines, width) * width : rows_in_item;
+}
 
 }  // namespace
 
@@ -374,21 +377,20 @@ i64 pack_workspace(const Product&) { return window_bytes; }
 
 i64 pack_items(const Product& p, bool of_b) {
     if (!of_b && !is_wide(p)) return 0;
-    return p.batch * count_of(lines_in_panels(p, of_b), lines_in_window(of_b)) * count_of(p.k, window_values);
+    return p.batch * count_of(lines_in_panels(p, of_b), lines_in_window(p, of_b)) * count_of(p.k, window_values);
 }
 
 // Items are windows of a factor, along the lines first.
 BlockRange pack(const Product& p, bool of_b, void* workspace, i64 first, i64 last) {
-    const i64 all = lines_in_panels(p, of_b), high = lines_in_window(of_b);
+    const i64 all = lines_in_panels(p, of_b), high = lines_in_window(p, of_b);
     const i64 along = count_of(p.k, window_values), in_matrix = count_of(all, high) * along;
     const Factor& f = of_b ? p.b : p.a;
     Range range;
     for (i64 item = first; item < last; ++item) {
         const i64 matrix = item / in_matrix, line = item % in_matrix / along * high, place = item % along * window_values;
-        // Beyond the diagonal of b nothing is read, but what any line of its panel needs, whose first ones another window may have;
-        // a is packed here for several items, which need all of it.
-        const i64 width = panel_lines(p, true), left = line / width * width;
-        const i64 needed = of_b ? values_of(p, f, panels::span_of(p, 0, p.a.lines, left)).first : 0;
+        // Beyond the diagonal of b nothing is read, but what any line of a panel needs: none is in two windows. a is packed here for
+        // several items, which need all of it.
+        const i64 needed = of_b ? values_of(p, f, panels::span_of(p, 0, p.a.lines, line)).first : 0;
         const i64 start = needed > place ? needed : place, end = least(place + window_values, p.k);
         if (start >= end) continue;
         // The last panel may have no line of its own in this window: then all of it is zeros.

@@ -28,13 +28,13 @@ using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::rou
 using blocks::fill, blocks::spread_blocks;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
 using memory::at, memory::load, memory::store;
-using numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile,
-    numbers::vector, numbers::vector_bytes;
+using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::tile,
+    numbers::larger, numbers::long_tile, numbers::vector, numbers::vector_bytes;
 using packing::joined, packing::pack;
 using rounding::is_fixed, rounding::pack_signs;
 using scales::Measured, scales::Outer, scales::is_finite, scales::outer_of, scales::see;
 using stochastic_draws::draw;
-using vectors::read, vectors::starts_vector, vectors::store_nontemporal;
+using vectors::larger, vectors::read, vectors::starts_vector, vectors::store_nontemporal, vectors::write;
 
 namespace {  // of this file alone
 
@@ -78,6 +78,28 @@ inline Measured measure(const PreparedQuantize& p, Buffers& t, i64 in, i64 n) {
         see(m, input(p, in + start * p.g.step, p.g.step, count, t.x), count);
     }
     return m;
+}
+
+// The largest magnitudes of all blocks of a line, and its own, from which its outer scale is chosen. Returns false where they are
+// too many, or something is not finite.
+inline bool measure_line(const PreparedQuantize& p, Buffers& t, i64 in, i64 most_values, i32& largest) {
+    const i64 size = p.f.block, n = p.g.n;
+    if (count_of(n, size) > long_tile) return false;
+    Bits top{};
+    for (i64 start = 0; start < n; start += most_values) {
+        const i64 count = least(most_values, n - start), blocks = count_of(count, size);
+        const float* x = input(p, in + start * p.g.step, p.g.step, count, t.x);
+        if (!measure_blocks(t, x, count, size, blocks)) return false;
+        // Whole vectors, which end in zeros.
+        for (i64 j = 0; j < blocks; j += vector) {
+            const Bits of_blocks = read<Bits>(t.largest + j);
+            top = larger(top, of_blocks);
+            write(t.of_line + start / size + j, of_blocks);
+        }
+    }
+    largest = 0;
+    for (int l = 0; l < vector; ++l) largest = larger(largest, top[l]);
+    return true;
 }
 
 // The scales of the blocks of one tile, or of a longer block that goes on through many, beside each of its values.
@@ -266,9 +288,12 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
     const bool blocks = has_blocks(f), tiled = blocks && f.block <= p.tile;
     const i64 most_blocks = tiled ? most_values / f.block : 1;
     Outer outer{1.0f, 1.0f};
+    bool measured = false;  // all blocks of the line, before
     if (p.two_level) {
-        // Where the largest magnitude of the line itself decides, this is a pass over memory of its own.
-        outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(measure(p, t, line.in, p.g.n).largest));
+        // Where the largest magnitude of the line itself decides, this is a pass of its own.
+        i32 largest;
+        measured = tiled && !f.whole_known && measure_line(p, t, line.in, most_values, largest);
+        outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(measured ? largest : measure(p, t, line.in, p.g.n).largest));
         if (!p.values && !f.whole_known) p.job.outer[line.number] = outer.scale;
     }
     if (one_scale(f)) scale_long_block(p, t, {bits_of(whole_of(f)), f.whole_bad}, outer);
@@ -288,7 +313,8 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
         const i64 in_tile = !tiled ? 1 : n == most_values ? most_blocks : count_of(n, f.block);  // a division takes long
         if (tiled) {
             // Blocks within a tile: maxima, then scales, all in registers and the nearest cache.
-            finite = measure_blocks(t, x, n, f.block, in_tile);
+            if (measured) __builtin_memcpy(t.largest, t.of_line + start / f.block, static_cast<u64>(in_tile) * sizeof(i32));
+            else finite = measure_blocks(t, x, n, f.block, in_tile);
             choose_scales(p, t, in_tile, &outer.gain, 0, finite);
         } else {
             // A long block was measured whole: where it is finite, its tiles are.

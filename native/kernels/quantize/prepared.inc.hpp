@@ -8,7 +8,7 @@
 
 namespace prepared {
 
-using numbers::long_tile, numbers::tile;
+using numbers::long_tile, numbers::tile, numbers::vector;
 using packing::Joining, packing::joined, packing::joining_of;
 using rounding::Constants, rounding::constants_of, rounding::is_fixed, rounding::is_plus_and_minus_one,
     rounding::splits_at_zero;
@@ -29,6 +29,7 @@ struct alignas(64) Buffers {
     i32 pairs[long_tile];  // shifts of pairs beside each value, in place
     u32 draws[long_tile + drawn_together];
     i32 largest[long_tile], scales[long_tile];  // of blocks: largest finite magnitude, code of the scale
+    i32 of_line[long_tile + vector];            // the first of these for a whole line
     float divisor[long_tile], multiplier[long_tile];
     alignas(64) u8 packed[2 * long_tile + 2 * joined];  // codes of up to 16 bits, and what joining the last ones writes too much
     bool bad[long_tile];  // whether a block holds something that is not finite
