@@ -40,7 +40,9 @@ def seconds(
     return {name: median(taken) for name, taken in times.items()}
 
 
-def beside(limit: Callable[[], Any], calls: Calls, rounds: int) -> tuple[float, dict[str, float]]:
+def beside(
+    limit: Callable[[], Any], calls: Mapping[Name, Callable[[], Any]], rounds: int
+) -> tuple[float, dict[Name, float]]:
     """Return the median time of `limit`, and of each call the median part of it that the call takes.
 
     Where others share the machine, the speed of memory changes from second to second: `limit` runs before
@@ -100,7 +102,7 @@ def compiled_peer(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
     return rounded
 
 
-def arguments(question: str, *, device: bool = False, **sizes: int) -> argparse.Namespace:
+def arguments(question: str, *, device: bool = False, rounds: int = 5, **sizes: int) -> argparse.Namespace:
     """Return the sizes, the number of rounds and where to write the figures; read from the command line.
 
     With ``device``, also the device that the benchmark runs on.
@@ -111,7 +113,9 @@ def arguments(question: str, *, device: bool = False, **sizes: int) -> argparse.
     if device:
         parser.add_argument("--device", type=torch.device, default="cpu", help="default cpu; cuda for a GPU")
     parser.add_argument("--formats", default="", help="comma-separated; default: those that tell most")
-    parser.add_argument("--rounds", type=int, default=5, help="rounds of which the median counts (default 5)")
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help=f"rounds of which the median counts (default {rounds})"
+    )
     parser.add_argument("--json", type=Path, help="write the figures here too")
     return parser.parse_args()
 

@@ -52,7 +52,8 @@ class Bar(NamedTuple):
 
 
 def _block(bar: float, avx2: float = 0.7) -> Callable[[Row, str], float | None]:
-    return lambda row, isa: None if row["format"] not in BLOCKS else avx2 if isa == "avx2" else bar
+    of = {"avx2": avx2, "avx2_vnni": avx2}  # the same vectors; VNNI is for products
+    return lambda row, isa: None if row["format"] not in BLOCKS else of.get(isa, bar)
 
 
 def _of(key: str, *within: str) -> Callable[[Row], float | None]:

@@ -1,7 +1,7 @@
 """What does it cost to round both operands of a large product to a narrow format in the call?
 
-Limits: torch's float32 product, and its bfloat16 product where the device has units for it. All in one
-process, alternating, medians.
+Limits: torch's float32 product, and its bfloat16 product where the device has units for it and is not held to
+fewer instructions. All in one process, alternating, medians.
 
     python benchmarks/matmul.py [--size 4096] [--rounds 5] [--device cuda] [--json FILE]
 """
@@ -14,7 +14,7 @@ import torch
 from _alternating import Calls, arguments, seconds, table, write
 
 import fewbits as fb
-from fewbits.tensor.narrow import products
+from fewbits import kernels
 
 FORMATS = ("mxfp8_e4m3", "mxfp4", "mxint8", "mx9")
 
@@ -25,7 +25,7 @@ def measure(name: str, size: int, rounds: int, device: torch.device) -> dict[str
     a, b = (torch.randn(size, size, generator=generator).to(device) for _ in range(2))
     calls: Calls = {"float32": lambda: a @ b, "fewbits": lambda: fb.matmul(a, b, name)}
     p, q = a.bfloat16(), b.bfloat16()
-    if not a.is_cpu or torch.cpu._is_avx512_bf16_supported() or products.has_tiles():
+    if not a.is_cpu or kernels.active_isa() == "avx512_bf16":
         calls["bfloat16"] = lambda: p @ q
     taken = seconds(calls, rounds)
     rate = {who: 2 * size**3 / t / 1e9 for who, t in taken.items()}

@@ -4,9 +4,9 @@ Limit: torch copying the float32 array into one that is there already, 4 bytes r
 value; for packing and unpacking that rate times the bytes they move. What has one scale for the whole array
 has to read it once more before it rounds: to its limit the time of torch's sum of the array is added. Results
 go to memory that is there already. Peers, where they are installed: torchao's to_mx, torch's own casts,
-ml_dtypes, gfloat. All in one process, with a copy before and after each, medians.
+ml_dtypes, gfloat. All in one process, all formats in turns, with a copy before and after each call, medians.
 
-    python benchmarks/quantize.py [--mebibytes 256] [--rounds 5] [--formats mxfp4,mx9] [--device cuda]
+    python benchmarks/quantize.py [--mebibytes 256] [--rounds 7] [--formats mxfp4,mx9] [--device cuda]
         [--json FILE]
 
 On a GPU the peers are torchao's to_mx and the operations of torch that round without kernels of ours, both
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -108,42 +109,50 @@ def on_gpu(fmt: Any, x: torch.Tensor, q: Any) -> Calls:
     }
 
 
-def measure(name: str, x: torch.Tensor, y: torch.Tensor, rounds: int) -> dict[str, Any]:
-    """Return rates, and ratios to the limit and to each peer."""
-    fmt = fb.format(name)
-    q = fb.quantize(x, fmt)
-    others, parts = peers(name, x)
-    own = on_cpu(fmt, x, y, q) if x.is_cpu else on_gpu(fmt, x, q)
-    calls: Calls = {"read": x.sum, **own, **others}
+def measure(names: Sequence[str], x: torch.Tensor, y: torch.Tensor, rounds: int) -> list[dict[str, Any]]:
+    """Return rates, and ratios to the limit and to each peer; a round takes each call of each format once."""
+    packed = {name: fb.quantize(x, fb.format(name)) for name in names}
+    others = {name: peers(name, x) for name in names}
+    calls: dict[tuple[str, str], Callable[[], Any]] = {("", "read"): x.sum}
+    for name, q in packed.items():
+        fmt = fb.format(name)
+        own = on_cpu(fmt, x, y, q) if x.is_cpu else on_gpu(fmt, x, q)
+        calls |= {(name, what): call for what, call in (own | others[name][0]).items()}
     copy, copies = beside(lambda: y.copy_(x), calls, rounds)  # a time, and the others in times of it
     whole = x.numel() * 4
-    moved = {
-        "fake": 2 * whole,
-        "stochastic": 2 * whole,
-        "quantize": whole + q.nbytes,
-        "dequantize": whole + q.nbytes,
-    }
-    least = {what: size / (2 * whole) for what, size in moved.items()}
-    if shares_scale(fmt, "tensor"):
-        least = {what: t if what == "dequantize" else t + copies["read"] for what, t in least.items()}
-    return {
-        "format": name,
-        "copy_gigabytes_per_second": 2 * whole / copy / 1e9,
-        "gigabytes_per_second": {what: moved[what] / (copies[what] * copy) / 1e9 for what in moved},
-        "of_limit": {what: least[what] / copies[what] for what in moved},
-        "times_faster_than": {who: copies[who] * parts.get(who, 1) / copies["quantize"] for who in others},
-    }
+
+    def row(name: str) -> dict[str, Any]:
+        less = whole + packed[name].nbytes
+        moved = {"fake": 2 * whole, "stochastic": 2 * whole, "quantize": less, "dequantize": less}
+        least = {what: size / (2 * whole) for what, size in moved.items()}
+        if shares_scale(fb.format(name), "tensor"):
+            least = {w: t if w == "dequantize" else t + copies["", "read"] for w, t in least.items()}
+        peer_calls, parts = others[name]
+        return {
+            "format": name,
+            "copy_gigabytes_per_second": 2 * whole / copy / 1e9,
+            "gigabytes_per_second": {w: moved[w] / (copies[name, w] * copy) / 1e9 for w in moved},
+            "of_limit": {w: least[w] / copies[name, w] for w in moved},
+            "times_faster_than": {
+                who: copies[name, who] * parts.get(who, 1) / copies[name, "quantize"] for who in peer_calls
+            },
+        }
+
+    return [row(name) for name in names]
 
 
 def main() -> None:
     """Print the table and write the figures."""
-    given = arguments(__doc__ or "", device=True, mebibytes=256)
+    given = arguments(__doc__ or "", device=True, rounds=7, mebibytes=256)
     x = torch.randn(given.mebibytes * 64, 4096, generator=torch.Generator().manual_seed(0)).to(given.device)
     y = torch.zeros_like(x)
     blocks = [e.name for e in CATALOGUE.values() if isinstance(e.format, Block | Bdr)]
     scalars = [n for n in SCALARS if isinstance(fb.format(n), Element)]
-    rows = [measure(n, x, y, given.rounds) for n in given.formats.split(",") if n] or []
-    rows = rows or [measure(n, x, y, given.rounds) for n in (*blocks, *scalars)]
+    names = [n for n in given.formats.split(",") if n] or [*blocks, *scalars]
+    # All formats at once, so that a slow minute of the machine is one round of each, not all rounds of one.
+    # On a GPU one after the other: torch.compile forgets what it made for others.
+    together = [names] if x.is_cpu else [[n] for n in names]
+    rows = [row for part in together for row in measure(part, x, y, given.rounds)]
     print(f"{given.mebibytes} MiB of float32; GB/s of what is read and written, and the part of the limit")
     what = ("fake", "stochastic", "quantize", "dequantize")
     heads = ("format", "copy", *(head for w in what for head in (w, "of limit")))

@@ -40,7 +40,8 @@ def test_each_operation_of_a_block_format_has_its_bar() -> None:
         ("mxfp4", "quantize", 0.9),
         ("mxfp4", "dequantize", 0.9),
     }
-    assert {f.bar for f in bars.figures("quantize", rows, "avx2")} == {0.7}
+    for isa in ("avx2", "avx2_vnni"):
+        assert {f.bar for f in bars.figures("quantize", rows, isa)} == {0.7}
 
 
 def test_a_time_has_reached_its_bar_from_below() -> None:
