@@ -49,7 +49,7 @@ def matmul(precision: LayerPrecision, a: object, b: object) -> torch.Tensor | No
 
 
 def _only(of_a: int, of_b: int) -> Product:
-    """Return matmul for operands of so many dimensions and one batch, which is all that mm, bmm, mv and dot take."""
+    """Return matmul for operands of so many dimensions, in one batch: all that mm, bmm, mv and dot take."""
 
     def product(precision: LayerPrecision, a: object, b: object) -> torch.Tensor | None:
         if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor):
@@ -65,7 +65,7 @@ _mm, _bmm, _mv, _dot = _only(2, 2), _only(3, 3), _only(2, 1), _only(1, 1)
 
 
 def _adding(product: Product) -> Product:
-    """Return ``beta * input + alpha * (a @ b)``, as addmm, baddbmm and addmv have it, for one kind of product."""
+    """Return ``beta * input + alpha * (a @ b)`` for one kind of product: addmm, baddbmm or addmv."""
 
     def added(
         precision: LayerPrecision,
@@ -280,7 +280,9 @@ def _is_parameter(x: torch.Tensor) -> bool:
 
 
 PRODUCTS: dict[object, Product] = {
-    **dict.fromkeys((torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.linalg.matmul), matmul),
+    **dict.fromkeys(
+        (torch.matmul, torch.Tensor.matmul, torch.Tensor.__matmul__, torch.linalg.matmul), matmul
+    ),
     **dict.fromkeys((torch.mm, torch.Tensor.mm), _mm),
     **dict.fromkeys((torch.bmm, torch.Tensor.bmm), _bmm),
     **dict.fromkeys((torch.mv, torch.Tensor.mv), _mv),
