@@ -349,7 +349,8 @@ inline Values values_of(const Product& p, const Factor& f, panels::Span span) {
 
 // Bytes that a window takes which is rounded.
 constexpr i64 window_bytes = rows_in_item * window_values * i64{sizeof(float)};
-static_assert(window_lines + panel_lines(Unit::integers, true) <= rows_in_item && window_lines + panel_lines(Unit::float32, true) <= rows_in_item);
+static_assert(window_lines + panel_lines(Unit::integers, true) <= rows_in_item);
+static_assert(window_lines + panel_lines(Unit::float32, true) <= rows_in_item);
 
 inline BlockRange range_of(const Range& range) {
     BlockRange met{infinity_bits, 0, true, true};

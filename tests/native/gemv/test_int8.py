@@ -107,9 +107,9 @@ def test_threads_and_empty_operands_do_not_matter(isa: str) -> None:
 
 def test_other_activations_and_weights_are_refused() -> None:
     q, x = fb.quantize(normal(4, 64), "mxfp4"), normal(1, 64)
-    for activation in ("int8", ["int8_32"]):
+    for wrong in ("int8", ["int8_32"]):
         with pytest.raises(ArgumentError, match="expected None or 'int8_32'"):
-            fb.matvec(q, x, activation=activation)  # type: ignore[arg-type]
+            fb.matvec(q, x, activation=wrong)
     for weight in (normal(4, 64), fb.quantize(normal(64, 64), "mxfp4", axis=0)):
         with pytest.raises(ArgumentError, match="packed along its last axis"):
             fb.matvec(weight, x, activation="int8_32")
