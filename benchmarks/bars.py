@@ -15,6 +15,7 @@ Row = Mapping[str, Any]
 BLOCKS = frozenset(e.name for e in CATALOGUE.values() if isinstance(e.format, Block | Bdr))
 GIBIBYTE = 2**29  # weights that are one in bfloat16
 VNNI = ("avx512_bf16", "avx512_vnni", "avx2_vnni")
+AVX2 = ("avx2_vnni", "avx2")  # the same kernels, but for products
 WITHOUT_BF16 = ("avx512_vnni", "avx512", "avx2_vnni", "avx2", "baseline")
 
 
@@ -51,9 +52,8 @@ class Bar(NamedTuple):
                 yield Figure(self.subject(row), self.measure, value, bar, self.at_most)
 
 
-def _block(bar: float, avx2: float = 0.7) -> Callable[[Row, str], float | None]:
-    of = {"avx2": avx2, "avx2_vnni": avx2}  # the same vectors; VNNI is for products
-    return lambda row, isa: None if row["format"] not in BLOCKS else of.get(isa, bar)
+def _block(bar: float) -> Callable[[Row, str], float | None]:
+    return lambda row, isa: None if row["format"] not in BLOCKS else 0.7 if isa in AVX2 else bar
 
 
 def _of(key: str, *within: str) -> Callable[[Row], float | None]:

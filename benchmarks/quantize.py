@@ -88,8 +88,9 @@ def peers(name: str, x: torch.Tensor) -> tuple[Calls, dict[str, int]]:
     return calls, parts
 
 
-def on_cpu(fmt: Any, x: torch.Tensor, y: torch.Tensor, q: Any) -> Calls:
+def on_cpu(x: torch.Tensor, y: torch.Tensor, q: fb.NarrowTensor) -> Calls:
     """Return our calls, into memory that is there already."""
+    fmt = q.format
     packed: Any = fb.kernels.Packed(*(None if p is None else p.numpy() for p in q.pieces))
     return {
         "fake": lambda: fb.fake_quantize(x, fmt, out=y),
@@ -99,8 +100,9 @@ def on_cpu(fmt: Any, x: torch.Tensor, y: torch.Tensor, q: Any) -> Calls:
     }
 
 
-def on_gpu(fmt: Any, x: torch.Tensor, q: Any) -> Calls:
+def on_gpu(x: torch.Tensor, q: fb.NarrowTensor) -> Calls:
     """Return our calls, into new memory."""
+    fmt = q.format
     return {
         "fake": lambda: fb.fake_quantize(x, fmt),
         "stochastic": lambda: fb.fake_quantize(x, fmt, rounding="stochastic", generator=1),
@@ -111,21 +113,21 @@ def on_gpu(fmt: Any, x: torch.Tensor, q: Any) -> Calls:
 
 def measure(names: Sequence[str], x: torch.Tensor, y: torch.Tensor, rounds: int) -> list[dict[str, Any]]:
     """Return rates, and ratios to the limit and to each peer; a round takes each call of each format once."""
-    packed = {name: fb.quantize(x, fb.format(name)) for name in names}
+    packed = {name: fb.quantize(x, name) for name in names}
     others = {name: peers(name, x) for name in names}
     calls: dict[tuple[str, str], Callable[[], Any]] = {("", "read"): x.sum}
     for name, q in packed.items():
-        fmt = fb.format(name)
-        own = on_cpu(fmt, x, y, q) if x.is_cpu else on_gpu(fmt, x, q)
+        own = on_cpu(x, y, q) if x.is_cpu else on_gpu(x, q)
         calls |= {(name, what): call for what, call in (own | others[name][0]).items()}
     copy, copies = beside(lambda: y.copy_(x), calls, rounds)  # a time, and the others in times of it
     whole = x.numel() * 4
 
     def row(name: str) -> dict[str, Any]:
-        less = whole + packed[name].nbytes
+        q = packed[name]
+        less = whole + q.nbytes
         moved = {"fake": 2 * whole, "stochastic": 2 * whole, "quantize": less, "dequantize": less}
         least = {what: size / (2 * whole) for what, size in moved.items()}
-        if shares_scale(fb.format(name), "tensor"):
+        if shares_scale(q.format, "tensor"):
             least = {w: t if w == "dequantize" else t + copies["", "read"] for w, t in least.items()}
         peer_calls, parts = others[name]
         return {

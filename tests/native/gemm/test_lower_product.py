@@ -62,10 +62,10 @@ def test_a_product_with_a_triangle_is_that_of_the_whole_bit_for_bit(
 
 @pytest.mark.parametrize("order", ["rows", "columns"])
 @pytest.mark.parametrize("unit", UNITS)
-def test_columns_of_one_panel_in_two_windows_find_all_that_the_panel_needs(
+def test_columns_on_both_sides_of_128_find_all_that_their_panel_needs(
     unit: str, order: str, isa: str
 ) -> None:
-    """A window of b ends at column 128, a panel of 48 at 144: it begins before the diagonal of 128."""
+    """A panel of 48 goes on to column 144 and needs values from before 128: no window ends in it."""
     if unit == "bfloat16" and not native.has_unit(unit):
         pytest.skip(f"{isa} has no products of bfloat16")
     for batch, threads in ((1, 1), (1, 2), (12, 2)):
