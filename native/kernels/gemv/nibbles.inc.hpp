@@ -29,7 +29,7 @@ constexpr i64 prefetched = 2048;
 #if defined(__AVX512F__)
 constexpr i64 nibbles_at_once = 128, lines_at_once = 4;
 #else
-constexpr i64 nibbles_at_once = 64, lines_at_once = 2, lines_in_turn = 32;
+constexpr i64 nibbles_at_once = 64, lines_in_turn = 32;
 #endif
 
 #if !defined(__AVX512F__)
@@ -372,7 +372,7 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
     for (i64 g = 0; g < n; g += nibbles_at_once) {
         __m256i c[lines];
         __m256 group[2][lines];  // the second where the halves of a group have scales of their own
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l) {
             const u8* codes = run.codes[l] + g / 8 * (threes ? 3 : 4);
             __builtin_prefetch(codes + ahead);
@@ -382,7 +382,7 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
         for (i32 h = 0; h < 2; ++h) {
             // Low nibbles are the even values, high ones the odd; each lane of `pairs` has two, as bfloat16.
             __m256i pairs[2][lines];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
             for (i64 l = 0; l < lines; ++l) {
                 const __m256i codes_in_bytes = _mm256_and_si256(h == 0 ? c[l] : _mm256_srli_epi16(c[l], 4), nibble);
                 const __m256i low = _mm256_shuffle_epi8(k.low, codes_in_bytes), high = _mm256_shuffle_epi8(k.high, codes_in_bytes);
@@ -394,7 +394,7 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
                 const float* from = x + g + 32 * h + 16 * u;
                 const __m256 first = _mm256_loadu_ps(from), second = _mm256_loadu_ps(from + 8);
                 const bool begins = h == 0 && (halves || u == 0);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
                 for (i64 l = 0; l < lines; ++l) {
                     __m256& products = group[halves ? u : 0][l];
                     products = begins ? _mm256_mul_ps(low_values(pairs[u][l]), first) : _mm256_fmadd_ps(low_values(pairs[u][l]), first, products);
@@ -403,7 +403,7 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
             }
         }
         const i64 block = g >> k.log_size;
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l)
 #pragma GCC unroll 2
             for (i64 u = 0; u < (halves ? 2 : 1); ++u)
@@ -459,6 +459,8 @@ inline void add_turn(const PreparedDequantize& p, const Nibbles& k, DecodeBuffer
 // caches; a line has the same sum whatever lines there are.
 template <bool threes, Sharing sharing>
 inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, const float* x, DecodeBuffers& t, i64 begin, i64 end) {
+    // Codes of three bits keep the CPU busy enough for four streams from memory.
+    constexpr i64 lines_at_once = threes ? 4 : 2;
     Sum sums[lines_in_turn];
     for (Sum& sum : sums) sum = zero();
     for (i64 start = 0; start < k.covered; start += scaled_together) {

@@ -93,10 +93,10 @@ def quantize(
     from fewbits.tensor.narrow import packing  # needs torch
 
     choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits)
-    if generator is None and amax is None and out is None and sparsity is None:
-        found = packing.quantized_at_once(x, format, axis, choices)
+    if generator is None and amax is None and sparsity is None:
+        found = packing.quantized_at_once(x, format, axis, choices, out)
         if found is not None:
-            return found
+            return found if out is None else _changed(out)
     target = inputs.format(format)
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, target)
@@ -118,12 +118,17 @@ def quantize(
     if out is not None:
         packing.check_out(out, x, target, front)
         conversions.quantize(array, target, front, options, whole, out=packing.arrays(out))
-        for changed in (out, *out.pieces):
-            mark_changed(changed)
-        return out
+        return _changed(out)
     q = packing.empty(target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
     conversions.quantize(array, target, front, options, whole, out=packing.arrays(q))
     return q if sparsity is None else q.compressed(sparsity)
+
+
+def _changed(out: NarrowTensor) -> NarrowTensor:
+    """Return what was overwritten, once autograd knows of it."""
+    for changed in (out, *out.pieces):
+        mark_changed(changed)
+    return out
 
 
 def dequantize(q: NarrowTensor, *, out: AnyArray | None = None) -> AnyArray:
@@ -150,6 +155,9 @@ def dequantize(q: NarrowTensor, *, out: AnyArray | None = None) -> AnyArray:
         refuse_gradient(out)
         there: AnyArray = overwrite(out, q.dense())
         return there
+    if packing.dequantized_at_once(q, out):
+        mark_changed(out)
+        return out
     parts = packing.arrays(q.with_all_codes())
     place = checked_out(out, packing.values_like(q), *(part for part in parts if part is not None))
     refuse_gradient(out)
@@ -185,9 +193,11 @@ def fake_quantize(
     array([ 0.5,  4. , -6. ])
     """
     choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits)
-    if generator is None and amax is None and out is None:
-        found = _fake_quantized_at_once(x, format, axis, choices)
+    if generator is None and amax is None:
+        found = _fake_quantized_at_once(x, format, axis, choices, out)
         if found is not None:
+            if out is not None:
+                mark_changed(out)
             return found  # type: ignore[no-any-return]  # of x's family
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, format)
@@ -217,15 +227,18 @@ def fake_quantize(
     return out
 
 
-def _fake_quantized_at_once(x: Any, format: str | Format, axis: int, choices: Choices) -> Any:
-    """Return ``x`` rounded by what an earlier call like this one found out; None where that is not enough."""
+def _fake_quantized_at_once(x: Any, format: str | Format, axis: int, choices: Choices, out: Any) -> Any:
+    """Return ``x`` rounded by what an earlier call like this one found out; None where that is not enough.
+
+    ``out`` is overwritten with the result if it is not None.
+    """
     if is_torch(x):
         from fewbits.kernels.ops import at_once  # needs torch
 
-        return at_once.fake_quantize(x, format, axis, choices)
+        return at_once.fake_quantize(x, format, axis, choices, out)
     if not isinstance(x, np.ndarray):
         return None
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():  # which takes arrays for tensors
         return None
-    return conversions.fake_quantize_at_once(x, format, axis, choices)
+    return conversions.fake_quantize_at_once(x, format, axis, choices, out)

@@ -96,6 +96,75 @@ def test_plain_calls_go_straight_to_the_kernels(
     assert calls == ["quantize", *["gemv"] * 3, "fake_quantize", "dequantize"] * 2
 
 
+@pytest.mark.parametrize("around", [nullcontext, torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_so_do_plain_calls_whose_result_has_a_place(
+    dtype: torch.dtype, around: Callable[[], AbstractContextManager[Any]], calls: list[str]
+) -> None:
+    x = X.to(dtype)
+    rounded, packed = fb.fake_quantize(x, "mxfp4"), fb.quantize(x, "mxfp4")
+    calls.clear()
+    with around():
+        y, values = torch.full_like(x, torch.nan), torch.full_like(x, torch.nan)
+        q = fb.quantize(torch.zeros_like(x), "mxfp4")
+        assert fb.fake_quantize(x, "mxfp4", out=y) is y
+        assert fb.quantize(x, "mxfp4", out=q) is q
+        assert fb.dequantize(q, out=values) is values
+        assert calls == ["quantize", "fake_quantize", "quantize", "dequantize"]
+        assert torch.equal(y, rounded)
+        assert torch.equal(values, rounded)
+        for mine, theirs in zip(q.pieces, packed.pieces, strict=True):
+            assert mine is theirs or torch.equal(mine, theirs)
+    with pytest.raises(DataError, match="nonfinite='raise' refuses them for int8"):
+        fb.fake_quantize(torch.full_like(x, torch.inf), "int8", out=torch.empty_like(x))
+
+
+def test_places_of_another_kind_are_refused_as_ever(calls: list[str]) -> None:
+    parameter = torch.nn.Parameter(torch.empty_like(X), requires_grad=False)
+    half = torch.empty_like(X, dtype=torch.float16)
+    turned, subclass = torch.empty(64, 6), torch.empty_like(X).as_subclass(Subclass)
+    for out in (parameter, subclass, X.numpy().copy(), turned, half):
+        with pytest.raises(ArgumentError, match="out is not like the result"):
+            fb.fake_quantize(X, "mxfp4", out=out)
+        with pytest.raises(ArgumentError, match="out is not like the result"):
+            fb.dequantize(W, out=out)
+    assert calls == []
+    q = fb.quantize(X.numpy(), "mxfp4")  # whose values are an array's
+    with pytest.raises(ArgumentError, match="out is not like the result"):
+        fb.dequantize(q, out=torch.empty_like(X))
+    with pytest.raises(ArgumentError, match="as an earlier call returned it"):
+        fb.quantize(X, "mxfp4", out=q)
+    with pytest.raises(ArgumentError, match="as an earlier call returned it"):
+        fb.quantize(X, "mxfp4", out=fb.quantize(X, "mxfp4").t())
+    pruned = X * torch.tensor([1.0, 0.0, 1.0, 0.0]).repeat(16)
+    sparse = fb.quantize(pruned, "mxfp4", sparsity="2:4")
+    with pytest.raises(ArgumentError, match="as an earlier call returned it"):
+        fb.quantize(pruned, "mxfp4", out=sparse)
+    assert torch.equal(fb.dequantize(sparse, out=torch.empty_like(X)), fb.fake_quantize(pruned, "mxfp4"))
+    requires = torch.empty_like(X, requires_grad=True)
+    with pytest.raises(ArgumentError, match="requires a gradient"):
+        fb.dequantize(fb.quantize(X, "mxfp4"), out=requires)
+
+
+def test_a_place_that_shares_a_byte_with_the_codes_is_refused_and_one_beside_them_is_not() -> None:
+    q, memory = fb.quantize(X, "fp8_e4m3"), torch.zeros(8192, dtype=torch.uint8)
+    first, end = 4096, 4096 + q.codes.numel()
+    codes = memory[first:end].view(q.codes.shape)
+    codes.copy_(q.codes)
+    lent = fb.NarrowTensor.from_parts(
+        codes, None, None, None, format=q.format, shape=(6, 64), axis=1, dtype=torch.float32
+    )
+
+    def place(at: int) -> torch.Tensor:
+        return memory[at : at + X.nbytes].view(torch.float32).view(6, 64)
+
+    for at in (first - X.nbytes + 4, first, end - 4):
+        with pytest.raises(ArgumentError, match="out overlaps what is read"):
+            fb.dequantize(lent, out=place(at))
+    for at in (first - X.nbytes, end):
+        assert torch.equal(fb.dequantize(lent, out=place(at)), q.dequantize())
+
+
 @pytest.mark.parametrize(
     "around",
     [Modes, Functions, torch.profiler.profile, partial(forced, "portable")],

@@ -102,19 +102,20 @@ def fake_quantize(
 
 
 def fake_quantize_at_once(
-    x: Array, format: str | Format, axis: int, choices: tuple[Any, ...]
+    x: Array, format: str | Format, axis: int, choices: tuple[Any, ...], out: Any
 ) -> Array | None:
     """Return ``x`` rounded by what an earlier call found out; arguments are those of the user.
 
-    None where one of them is wrong, values are drawn, or no compiled kernel reads the array where it lies.
+    ``out`` is overwritten with the result; None for new memory. Returned is None where an argument is wrong,
+    values are drawn, or no compiled kernel reads and writes the arrays where they lie.
     """
     planned = lent.rounding(format, axis, x.shape, choices) if lent.lends(x) else None
-    if planned is None:
+    if planned is None or (out is not None and not lent.takes(out, x)):
         return None
-    out = empty_aligned(x.shape, x.dtype)
-    if lent.fake_quantize(planned.plan, x, out, 0, None):
+    whole: Array = empty_aligned(x.shape, x.dtype) if out is None else out
+    if lent.fake_quantize(planned.plan, x, whole, 0, None):
         refuse(x, planned.format, planned.plan.nonfinite)
-    return out
+    return whole
 
 
 @exact_arithmetic()

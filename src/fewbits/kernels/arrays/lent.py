@@ -22,7 +22,10 @@ from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices, decide, read_format
 from fewbits.kernels.native import Plan, plan, reading_plan
 
-__all__ = ["Plan", "Rounding", "dequantize", "fake_quantize", "gemv", "lends", "plan", "quantize", "rounding"]
+__all__ = [
+    "Plan", "Rounding", "dequantize", "fake_quantize", "gemv", "lends", "plan", "quantize", "rounding",
+    "takes",
+]  # fmt: skip
 
 Lent = NDArray[Any] | tuple[int, ...]
 _ARRAYS = (np.dtype(np.float32), np.dtype(np.float16))  # in the byte order of the machine
@@ -31,6 +34,16 @@ _ARRAYS = (np.dtype(np.float32), np.dtype(np.float16))  # in the byte order of t
 def lends(x: NDArray[Any]) -> bool:
     """Return whether kernels read an array where it lies: ordinary, in C order, float32 or float16."""
     return type(x) is np.ndarray and x.dtype in _ARRAYS and x.flags.c_contiguous and x.flags.aligned
+
+
+def takes(out: Any, x: NDArray[Any]) -> bool:
+    """Return whether kernels may write to ``out`` what becomes of ``x``, which they read where it lies."""
+    return (
+        lends(out)
+        and (out.dtype, out.shape) == (x.dtype, x.shape)
+        and out.flags.writeable
+        and not np.may_share_memory(out, x)
+    )
 
 
 class Rounding(NamedTuple):

@@ -26,7 +26,7 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def fake_quantize(
-    x: torch.Tensor, format: str | Format, axis: int, choices: tuple[Any, ...]
+    x: torch.Tensor, format: str | Format, axis: int, choices: tuple[Any, ...], out: Any = None
 ) -> torch.Tensor | None:
     """Return ``x`` rounded as by the operator, recorded for backward mode if x requires a gradient.
 
@@ -35,6 +35,7 @@ def fake_quantize(
         format: a format, or its text.
         axis: along which blocks lie; may be negative.
         choices: the fields of :class:`fewbits.kernels.bits.options.Choices`; what draws is not plain.
+        out: what is overwritten with the result, if it is plain, like x and apart from it; None: new memory.
 
     Raises:
         DataError: x holds NaN or infinity, and the options refuse them.
@@ -43,14 +44,29 @@ def fake_quantize(
     if source is None or is_recorded_forward():
         return None
     planned = kernels.rounding(format, axis, x.shape, choices)
-    if planned is None:
+    if planned is None or (out is not None and not _takes(out, x, source)):
         return None
-    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
     if kernels.fake_quantize(planned.plan, source, (y.data_ptr(), *source[1:]), 0, None):
         conversions.refuse(array(x), planned.format, planned.plan.nonfinite)
     if x.requires_grad and torch.is_grad_enabled():
         return _Rounded.record(x, y)
     return y
+
+
+def _takes(out: Any, x: torch.Tensor, source: tuple[int, int, int]) -> bool:
+    """Return whether ``out`` is plain memory for a result like ``x``, whose values lie at ``source``."""
+    if type(out) is not type(x) or out.shape != x.shape or out.dtype != x.dtype:
+        return False
+    if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad):
+        return False
+    place = _lent(out)
+    return place is not None and not _overlap(place[0], out.nbytes, source[0], x.nbytes)
+
+
+def _overlap(a: int, bytes_of_a: int, b: int, bytes_of_b: int) -> bool:
+    """Return whether the bytes at two addresses have some in common."""
+    return a < b + bytes_of_b and b < a + bytes_of_a
 
 
 class _Rounded(torch.autograd.Function):
@@ -72,11 +88,16 @@ class _Rounded(torch.autograd.Function):
 
 
 def quantize(
-    x: torch.Tensor | np.ndarray[Any, Any], format: str | Format, axis: int, choices: tuple[Any, ...]
-) -> tuple[kernels.Rounding, list[torch.Tensor | None]] | None:
+    x: torch.Tensor | np.ndarray[Any, Any],
+    format: str | Format,
+    axis: int,
+    choices: tuple[Any, ...],
+    there: tuple[Format, int, Pieces] | None = None,
+) -> tuple[kernels.Rounding, Pieces] | None:
     """Return how ``x`` was packed, and its codes, scales, shifts and outer scales; None for no such part.
 
-    Arguments and errors are those of :func:`fake_quantize`, but x may be an array.
+    Arguments and errors are those of :func:`fake_quantize`, but x may be an array, and ``there`` is format,
+    axis and parts of a tensor of x's shape: if they are those of the result, the parts are overwritten.
     """
     source: Any = _lent(x)
     if isinstance(x, np.ndarray):
@@ -84,11 +105,18 @@ def quantize(
     planned = None if source is None else kernels.rounding(format, axis, x.shape, choices)
     if planned is None:
         return None
-    parts = [
-        None if shape is None else torch.empty(*shape, dtype=dtype)
-        for shape, dtype in zip(planned.parts, DTYPES_OF_PARTS, strict=True)
-    ]
-    into = [None if part is None else (part.data_ptr(), part.numel()) for part in parts]
+    parts: Pieces
+    into: Any
+    if there is None:
+        parts = [
+            None if shape is None else torch.empty(*shape, dtype=dtype)
+            for shape, dtype in zip(planned.parts, DTYPES_OF_PARTS, strict=True)
+        ]
+        into = [None if part is None else (part.data_ptr(), part.numel()) for part in parts]
+    else:
+        parts, into = there[2], _lent_parts(there[2])
+        if there[:2] != (planned.format, planned.axis) or into is None:
+            return None
     if kernels.quantize(planned.plan, source, into, 0, None):
         values = x if isinstance(x, np.ndarray) else array(x)
         conversions.refuse(values, planned.format, planned.plan.nonfinite)
@@ -96,15 +124,23 @@ def quantize(
 
 
 def dequantize(
-    parts: Pieces, format: Format, shape: tuple[int, ...], axis: int, dtype: torch.dtype
+    parts: Pieces, format: Format, shape: tuple[int, ...], axis: int, dtype: torch.dtype, out: Any = None
 ) -> torch.Tensor | None:
-    """Return the values of packed parts, as the operator does."""
+    """Return the values of packed parts, as the operator does; in ``out``, if it is plain and fits."""
     real, source = REALS.get(dtype), _lent_parts(parts) if _is_native(parts) else None
     if real is None or source is None or not shape or 0 in shape:
         return None
+    if out is not None:
+        place = _lent(out) if type(out) is torch.Tensor and (out.dtype, out.shape) == (dtype, shape) else None
+        apart = place is not None and all(
+            part is None or not _overlap(place[0], out.nbytes, part.data_ptr(), part.nbytes) for part in parts
+        )
+        if place is None or not apart or (out.requires_grad and torch.is_grad_enabled()):
+            return None
+        return out if kernels.dequantize(source, place, format.grammar, shape, axis) else None
     y = torch.empty(*shape, dtype=dtype)
-    out = (y.data_ptr(), y.numel(), real)
-    return y if kernels.dequantize(source, out, format.grammar, shape, axis) else None
+    into = (y.data_ptr(), y.numel(), real)
+    return y if kernels.dequantize(source, into, format.grammar, shape, axis) else None
 
 
 def gemv(

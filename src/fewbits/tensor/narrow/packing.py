@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -38,15 +38,32 @@ def quantized(
     return NarrowTensor(pieces, format, x.shape, axis, x.dtype)
 
 
-def quantized_at_once(x: Any, format: str | Format, axis: int, choices: Choices) -> NarrowTensor | None:
-    """Return ``x`` packed by what an earlier call like this one found out; None where that is not enough."""
-    found = at_once.quantize(x, format, axis, choices)
-    if found is None:
-        return None
+def quantized_at_once(
+    x: Any, format: str | Format, axis: int, choices: Choices, out: Any
+) -> NarrowTensor | None:
+    """Return ``x`` packed by what an earlier call like this one found out; None where that is not enough.
+
+    ``out`` is a NarrowTensor that is overwritten with the result, or None for a new one.
+    """
+    there = None
+    if out is not None:
+        if torch.compiler.is_compiling() or not _is_like(out, x) or out._shares_its_scale:
+            return None
+        there = (out.format, out.axis, out.pieces)
+    found = at_once.quantize(x, format, axis, choices, there)
+    if found is None or out is not None:
+        return found and out
     how, parts = found
     if isinstance(x, np.ndarray):
         return NarrowTensor(tuple(parts), how.format, x.shape, how.axis, _TORCH[x.dtype], x.dtype)
     return NarrowTensor(tuple(parts), how.format, x.shape, how.axis, x.dtype)
+
+
+def dequantized_at_once(q: NarrowTensor, out: Any) -> bool:
+    """Write the values of ``q`` to ``out`` where no check of them takes longer than that; return whether."""
+    if q.sparsity is not None or q._family is not None or torch.compiler.is_compiling():
+        return False
+    return at_once.dequantize(q.pieces, q.format, tuple(q.shape), q.axis, q.dtype, out) is not None
 
 
 def empty(format: Format, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]) -> NarrowTensor:
@@ -74,12 +91,7 @@ def check_out(out: Any, x: Any, format: Format, axis: int) -> None:
         ArgumentError: out is not a NarrowTensor of that format, shape, axis and dtype, its parts are not
             contiguous or not where x is, or it shares a scale with values that would keep their codes.
     """
-    alike = (
-        isinstance(out, NarrowTensor)
-        and (out.format, tuple(out.shape), out.axis, out.sparsity) == (format, tuple(x.shape), axis, None)
-        and (out.dtype if out._family is None else out._family) == x.dtype
-    )
-    if not alike:
+    if not _is_like(out, x) or (out.format, out.axis) != (format, axis):
         raise ArgumentError(
             f"out is {out!r}; expected a NarrowTensor as an earlier call returned it for {format}, shape "
             f"{tuple(x.shape)}, axis={axis} and {x.dtype}, or leave it out"
@@ -93,6 +105,17 @@ def check_out(out: Any, x: Any, format: Format, axis: int) -> None:
             f"out is a piece of a {format} tensor and shares a scale with values beside it: give all of it, "
             "or leave it out"
         )
+
+
+def _is_like(out: Any, x: Any) -> TypeGuard[NarrowTensor]:
+    """Return whether ``out`` is a dense NarrowTensor of the shape and dtype of an array or tensor."""
+    return (
+        isinstance(out, NarrowTensor)
+        and out.sparsity is None
+        and isinstance(x, torch.Tensor | np.ndarray)
+        and tuple(out.shape) == tuple(x.shape)
+        and (out.dtype if out._family is None else out._family) == x.dtype
+    )
 
 
 def overwrite(out: NarrowTensor, q: NarrowTensor) -> None:
