@@ -47,6 +47,38 @@ def test_values_that_are_flushed_are_not_called_unchanged() -> None:
         assert (error.qsnr_db, error.flushed_fraction) == (0.0, 1.0)
 
 
+@pytest.mark.parametrize(
+    "name", ["mxint8", "mxfp4", "posit8_1", "fp8_e4m3", "fp16", "nvfp4", "ternary_channel"]
+)
+@pytest.mark.parametrize("size", [1e153, 1e154, 1e155, 1e200, 1e307])
+def test_values_whose_squares_leave_the_range_are_lost_but_no_worse(name: str, size: float) -> None:
+    x = np.array([[1.5, -0.3, 1e-300, 0.0, 1e-150, 0.7, -1.1, 0.2]]) * size
+    assert fb.measure(x, name).qsnr_db == fb.qsnr(x, fb.fake_quantize(x, name))
+
+
+def test_arrays_are_added_to_what_they_are_together() -> None:
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal((4, 64)) * size for size in (1e-200, 1.0, 1e5, 1e200)]
+    for some in (arrays[:1], arrays[:3], arrays[3:], arrays):
+        together = Tally()
+        for x in some:
+            tally = Tally()
+            tally.add(x, fb.fake_quantize(x, "fp8_e4m3", overflow="saturate"), 448.0)
+            together.add_all(tally)
+        x = np.concatenate(some)
+        whole = Tally()
+        whole.add(x, fb.fake_quantize(x, "fp8_e4m3", overflow="saturate"), 448.0)
+        assert together.error().qsnr_db == pytest.approx(whole.error().qsnr_db)
+        assert whole.error().qsnr_db == pytest.approx(
+            fb.qsnr(x, fb.fake_quantize(x, "fp8_e4m3", overflow="saturate"))
+        )
+        assert (together.count, together.nonzero, together.flushed, together.saturated) == (
+            whole.count, whole.nonzero, whole.flushed, whole.saturated,
+        )  # fmt: skip
+        assert together.relative == pytest.approx(whole.relative)
+        assert together.largest_relative == whole.largest_relative
+
+
 def test_qsnr_takes_the_packed_array_itself() -> None:
     x = np.random.default_rng(0).standard_normal((3, 40)).astype(np.float32)
     q = fb.quantize(x, "mxfp4", axis=0)

@@ -59,11 +59,19 @@ class Tally:
         self.relative += sums.relative
         self.largest_relative = max(self.largest_relative, sums.largest_relative)
 
+    def add_all(self, others: Tally) -> None:
+        """Count the values of another array too."""
+        for name in ("signal", "noise", "count", "nonzero", "flushed", "saturated", "relative"):
+            setattr(self, name, getattr(self, name) + getattr(others, name))
+        self.largest_relative = max(self.largest_relative, others.largest_relative)
+
     def error(self) -> Error:
         """Return what the pieces say together."""
+        # Where squares of all values underflow, formats flush them, and where they leave the range, formats
+        # saturate, unless infinities say that they overflow: what was signal is noise.
+        lost = self.flushed if self.signal == 0 else self.signal == inf and self.largest_relative < inf
         return Error(
-            # Where squares of all values underflow, formats flush them: what was signal is noise.
-            qsnr_db=0.0 if self.signal == 0 and self.flushed else _decibels(self.signal, self.noise),
+            qsnr_db=0.0 if lost else _decibels(self.signal, self.noise),
             max_relative_error=self.largest_relative,
             mean_relative_error=self.relative / max(self.nonzero, 1),
             saturated_fraction=self.saturated / max(self.count, 1),

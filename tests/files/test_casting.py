@@ -186,6 +186,15 @@ def test_the_report_counts_bytes_and_measures_errors(tmp_path: Path) -> None:
     assert report.bytes_after == sum(t.stored_bytes for t in contents.tensors)
 
 
+@pytest.mark.parametrize("size", [1e-200, 1e200])
+def test_tensors_that_a_format_loses_count_as_lost_in_the_report(size: float, tmp_path: Path) -> None:
+    tensors = {name: torch.randn(4, 64, dtype=torch.float64) * size for name in ("a", "b")}
+    save_file(tensors, tmp_path / "m.safetensors")
+    report = cast(tmp_path / "m.safetensors", tmp_path / "n.safetensors", format="mxfp4")
+    assert [t.error.qsnr_db for t in report.tensors if t.error] == [0.0, 0.0]
+    assert (report.formats[0].qsnr_db, report.formats[0].worst_qsnr_db) == (0.0, 0.0)
+
+
 def test_progress_rises_to_all_bytes(tmp_path: Path) -> None:
     seen = []
     report = cast(

@@ -62,15 +62,16 @@ def _cast_tensor(step: Step, tally: Tally | None) -> CastTensor:
 
 def _summed(format: str | None, group: Sequence[CastTensor], tallies: Mapping[str, Tally]) -> CastFormat:
     rounded = [t for t in group if t.error is not None]
-    sums = [tallies[t.tensor] for t in rounded]
-    together = Tally(signal=sum(t.signal for t in sums), noise=sum(t.noise for t in sums)).error()
+    together = Tally()
+    for t in rounded:
+        together.add_all(tallies[t.tensor])
     worst = min(rounded, key=lambda t: t.error.qsnr_db if t.error else inf, default=None)
     return CastFormat(
         format=format,
         tensors=len(group),
         bytes_before=sum(t.bytes_before for t in group),
         bytes_after=sum(t.bytes_after for t in group),
-        qsnr_db=together.qsnr_db if rounded else inf if format is None else nan,
+        qsnr_db=together.error().qsnr_db if rounded else inf if format is None else nan,
         worst_tensor=worst.tensor if worst else None,
         worst_qsnr_db=worst.error.qsnr_db if worst and worst.error else nan,
     )
