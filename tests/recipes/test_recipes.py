@@ -96,6 +96,9 @@ def test_a_role_that_is_on_or_off_takes_either_word(text: str, value: bool) -> N
         ("mxfp6:weight=mxfp4/floor/rceil", "'rceil' .* is a second scale rule"),
         ("mxfp6:weight=posit8_1/shift=--2", "'shift=--2' .* not shift=N"),
         ("mxfp6:parameter=bf16,master=bf16", "keeps no master copy; add has_master=yes"),
+        ("mxfp6:update=kahan", "update=kahan .* holds no parameter in fewer bits; add parameter=FORMAT"),
+        ("fp16-master:update=stochastic", "adds updates to a master copy; add has_master=no"),
+        ("bf16-only:update=kahan,has_master=yes", "adds updates to a master copy"),
         ("fp16-master:scaling=0", "a loss scale of 0; expected a finite number above 0"),
         ("fp16-master:scaling=1e400", "a loss scale of inf"),
     ],
@@ -103,6 +106,18 @@ def test_a_role_that_is_on_or_off_takes_either_word(text: str, value: bool) -> N
 def test_a_text_that_is_no_recipe_is_refused(given: str, said: str) -> None:
     with pytest.raises((ArgumentError, FormatError), match=said):
         recipe(given)
+
+
+def test_an_update_that_rounds_something_is_taken_and_one_to_nearest_always_is() -> None:
+    assert recipe("mxfp6:parameter=bf16,update=kahan").update == "kahan"
+    assert recipe("fp16-master:update=stochastic,has_master=no").update == "stochastic"
+    for name in ("fp32", "fp16-master", "bf16-only"):
+        assert recipe(f"{name}:update=nearest").update == "nearest"
+    # What was not asked for is not refused.
+    assert RECIPES["bf16-only"].extended(parameter=None).update == "stochastic"
+    assert recipe("bf16-only:has_master=yes").update == "stochastic"
+    with pytest.raises(ArgumentError, match="holds no parameter in fewer bits"):
+        RECIPES["bf16-only"].extended(parameter=None, update="stochastic")
 
 
 def test_formats_with_brackets_in_brackets_and_scalings_are_read() -> None:

@@ -122,7 +122,8 @@ class Recipe:
                 stand for all their operands. A role's format may be given as text.
 
         Raises:
-            ArgumentError: no such field, or a value that means nothing there.
+            ArgumentError: no such field, or a value that means nothing there; an ``update`` that nothing is
+                added by, since no parameter is narrow or the update goes to a master copy.
             FormatError: a text that is no format of a role.
         """
         known = {f.name for f in fields(self)}
@@ -134,7 +135,18 @@ class Recipe:
             for field in _GROUPS.get(key, (key,)):
                 is_format = field in OPERANDS or field in _STORED
                 values[field] = _from_text(field, value, is_format) if isinstance(value, str) else value
-        return replace(self, name=name or self.name, **values)
+        changed = replace(self, name=name or self.name, **values)
+        if values.get("update", "nearest") != "nearest" and (changed.has_master or changed.parameter is None):
+            why, instead = (
+                ("adds updates to a master copy", "has_master=no")
+                if changed.has_master
+                else ("holds no parameter in fewer bits", "parameter=FORMAT")
+            )
+            raise ArgumentError(
+                f"update={changed.update} in recipe {changed.name!r}, which {why}; add {instead}, or leave it"
+                " out"
+            )
+        return changed
 
     def __repr__(self) -> str:
         """Return a table: each field that differs from plain FP32 training."""
