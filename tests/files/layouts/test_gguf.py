@@ -230,6 +230,43 @@ def test_architectures_that_need_no_other_order_have_all_names_sizes_and_values(
         assert torch.equal(back[name].float(), fb.fake_quantize(x.float(), "mxfp4") if is_cast else x.float())
 
 
+@pytest.mark.parametrize(
+    ("kind", "changes", "context"),
+    [
+        ("mistral", {"sliding_window": 24}, 24),
+        ("mistral", {"sliding_window": None}, 96),
+        ("mistral", {"sliding_window": 4096}, 96),
+        ("starcoder2", {"sliding_window": 24}, 24),
+        ("qwen2", {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 1}, 24),
+        ("qwen2", {"sliding_window": 24, "use_sliding_window": False}, 96),
+        ("qwen3", {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 0}, 24),
+        ("llama", {"sliding_window": 24}, 96),  # which transformers leaves unread
+    ],
+)
+def test_a_text_is_no_longer_than_what_layers_attend_to(
+    tmp_path: Path, kind: str, changes: dict[str, Any], context: int
+) -> None:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.for_model(kind, **SIZES, max_position_embeddings=96, pad_token_id=0, **changes)
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path / "wide")
+    reader = gguf.GGUFReader(written(tmp_path / "wide", tmp_path))
+    name = "llama" if kind == "mistral" else kind
+    assert reader.get_field(f"{name}.context_length").contents() == context
+    # The model itself, with and without what lies before one window.
+    tokens = torch.arange(1, 61).reshape(1, 60) % 60
+    changed = tokens.clone()
+    changed[0, 0] = 63
+    model.eval()
+    with torch.no_grad():
+        first, second = (
+            model(t, attention_mask=torch.ones_like(t)).logits[0, :, :].double() for t in (tokens, changed)
+        )
+    seen = bool((first[-1] != second[-1]).any())
+    assert seen is (context == 96 or changes.get("max_window_layers") == 1)
+
+
 def tokenizer(folder: Path, *, byte_fallback: bool) -> None:
     """Train a tokenizer of byte pairs as Llama 3 has, or of characters with bytes as Llama 2 has."""
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers

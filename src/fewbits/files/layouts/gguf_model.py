@@ -52,6 +52,8 @@ ARCHITECTURES = {
         ),
     ),
 }
+# Whose layers attend to a window unless it is null, and what it is where the config has none.
+_WINDOWS = {"mistral": 4096, "starcoder2": None}
 # The pattern that splits a text into words, which tells tokenizers of byte pairs apart, and llama.cpp's name.
 _SPLITS = {
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -114,7 +116,7 @@ def add_metadata(writer: GGUFWriter, folder: ModelFolder, arch: Architecture) ->
     heads, width = _size(config, "num_attention_heads"), _size(config, "hidden_size")
     head = config.get("head_dim") or width // heads
     writer.add_name(folder.path.resolve().name)
-    writer.add_context_length(_size(config, "max_position_embeddings"))
+    writer.add_context_length(_context(config))
     writer.add_embedding_length(width)
     writer.add_block_count(_size(config, "num_hidden_layers"))
     writer.add_feed_forward_length(_size(config, "intermediate_size"))
@@ -130,6 +132,19 @@ def add_metadata(writer: GGUFWriter, folder: ModelFolder, arch: Architecture) ->
         writer.add_layer_norm_eps(float(config.get(arch.epsilon, 1e-5)))
     writer.add_vocab_size(_size(config, "vocab_size"))
     _add_tokenizer(writer, folder.path, _size(config, "vocab_size"))
+
+
+def _context(config: Mapping[str, Any]) -> int:
+    """Return how many positions a text may have: in these architectures each attends to all before it.
+
+    Within one window a model whose layers attend to no more than that gives the same.
+    """
+    positions, kind = _size(config, "max_position_embeddings"), config["model_type"]
+    has_window = config.get("use_sliding_window", False) if kind in ("qwen2", "qwen3") else kind in _WINDOWS
+    window = config.get("sliding_window", _WINDOWS.get(kind)) if has_window else None
+    return (
+        positions if window is None else min(positions, _size({"sliding_window": window}, "sliding_window"))
+    )
 
 
 def _size(config: Mapping[str, Any], key: str) -> int:
