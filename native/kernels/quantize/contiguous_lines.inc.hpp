@@ -34,7 +34,7 @@ using packing::joined, packing::pack;
 using rounding::is_fixed, rounding::pack_signs;
 using scales::Measured, scales::Outer, scales::is_finite, scales::outer_of, scales::see;
 using stochastic_draws::draw;
-using vectors::larger, vectors::read, vectors::starts_vector, vectors::store_nontemporal, vectors::write;
+using vectors::larger, vectors::largest_lane, vectors::read, vectors::starts_vector, vectors::store_nontemporal, vectors::write;
 
 namespace {  // of this file alone
 
@@ -97,8 +97,7 @@ inline bool measure_line(const PreparedQuantize& p, Buffers& t, i64 in, i64 most
             write(t.of_line + start / size + j, of_blocks);
         }
     }
-    largest = 0;
-    for (int l = 0; l < vector; ++l) largest = larger(largest, top[l]);
+    largest = largest_lane(top);
     return true;
 }
 
@@ -292,7 +291,7 @@ inline bool quantize_line(const PreparedQuantize& p, Buffers& t, const Line& lin
     if (p.two_level) {
         // Where the largest magnitude of the line itself decides, this is a pass of its own.
         i32 largest;
-        measured = tiled && !f.whole_known && measure_line(p, t, line.in, most_values, largest);
+        measured = tiled && outer_of_each_line(f) && measure_line(p, t, line.in, most_values, largest);
         outer = outer_of(f, f.whole_known ? whole_of(f) : float_of(measured ? largest : measure(p, t, line.in, p.g.n).largest));
         if (!p.values && !f.whole_known) p.job.outer[line.number] = outer.scale;
     }

@@ -8,7 +8,7 @@ namespace cells {
 
 using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::from_f16, numbers::larger,
     numbers::magnitude_mask, numbers::to_f16, numbers::vector_bytes;
-using vectors::broadcast, vectors::read, vectors::write;
+using vectors::broadcast, vectors::largest_lane, vectors::read, vectors::write;
 
 constexpr i64 parts = 16;         // sums run in as many parts on every instruction set
 constexpr i64 margin = parts;     // before and after a row: its neighbours, zeros
@@ -133,22 +133,6 @@ struct CellsI16 {
             write(values + at + k * b.lanes, __builtin_convertvector(__builtin_convertvector(integers, Bits), Shorts));
             b.v[k] = integers * norm;
         }
-    }
-
-private:
-    // By halves: each step compares lane i with lane i plus half of those that are left.
-    static i32 largest_lane(Bits v) {
-#if defined(__AVX512F__)
-        return _mm512_reduce_max_epi32((__m512i)v);
-#elif defined(__AVX2__)
-        __m128i four = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
-        four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
-        return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
-#else
-        i32 bits = 0;
-        for (i64 i = 0; i < numbers::vector; ++i) bits = larger(bits, v[i]);
-        return bits;
-#endif
     }
 };
 

@@ -14,7 +14,7 @@ using memory::at, memory::load;
 using numbers::Bits, numbers::Naturals, numbers::float_of, numbers::infinity_bits, numbers::larger, numbers::least,
     numbers::magnitude_mask, numbers::tile, numbers::vector;
 using scales::Measured, scales::see, scales::smallest_of;
-using vectors::any, vectors::larger, vectors::read;
+using vectors::any, vectors::larger, vectors::largest_lane, vectors::read;
 
 namespace {  // of this file alone
 
@@ -49,8 +49,7 @@ inline void see_both(Measured& m, u32& least_bits, const float* x, i64 n) {
     least_bits = smallest_of(x + whole, n - whole, least_bits);
     // What is not finite is rare: those values are then looked at again.
     const bool finite = !any(largest >= infinity_bits);
-    if (finite)
-        for (i64 i = 0; i < vector; ++i) m.largest = larger(m.largest, largest[i]);
+    if (finite) m.largest = larger(m.largest, largest_lane(largest));
     see(m, finite ? x + whole : x, finite ? n - whole : n);
 }
 

@@ -10,7 +10,7 @@ namespace scales {
 using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::vector;
 using rounding::Constants, rounding::round_bits, rounding::value_of;
-using vectors::any, vectors::broadcast, vectors::larger, vectors::read, vectors::smaller, vectors::write;
+using vectors::any, vectors::broadcast, vectors::larger, vectors::largest_lane, vectors::read, vectors::smaller, vectors::write;
 
 // Largest finite magnitude as bits, and whether all values are finite. Over floats this loop would stay scalar, since
 // a maximum must not reorder NaN; over bit patterns it vectorizes, is exact, and puts infinities and NaN on top. The
@@ -64,9 +64,7 @@ struct Measured {
 inline void see(Measured& m, const float* x, i64 n) {
     // The fast loop first: only where it meets an exponent field of all ones are finite values measured by themselves.
     const i64 whole = n / (4 * vector) * (4 * vector);
-    const Bits lanes = largest_lanes(x, whole);
-    i32 top = largest_of<0>(x + whole, n - whole);
-    for (int i = 0; i < vector; ++i) top = larger(top, lanes[i]);
+    const i32 top = larger(largest_lane(largest_lanes(x, whole)), largest_of<0>(x + whole, n - whole));
     m.bad |= top >= infinity_bits;
     m.largest = larger(m.largest, top >= infinity_bits ? largest_finite(x, n) : top);
 }

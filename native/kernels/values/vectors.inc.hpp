@@ -62,6 +62,21 @@ inline bool any(Bits holds) {
 #endif
 }
 
+// The largest lane, by halves: each step compares lane i with lane i plus half of those that are left.
+inline i32 largest_lane(Bits v) {
+#if defined(__AVX512F__)
+    return _mm512_reduce_max_epi32((__m512i)v);
+#elif defined(__AVX2__)
+    __m128i four = _mm_max_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+    four = _mm_max_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_max_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+#else
+    i32 largest = v[0];
+    for (int i = 1; i < numbers::vector; ++i) largest = larger(largest, v[i]);
+    return largest;
+#endif
+}
+
 // The sign bits of all lanes, that of lane 0 lowest.
 inline u32 signs_of(Bits v) {
 #if defined(__AVX512DQ__)
