@@ -141,6 +141,14 @@ def test_nan_and_infinity_count_as_values_and_in_no_sum() -> None:
     assert lost.qsnr_db == -INF
 
 
+def test_finite_values_that_become_nan_leave_no_largest_error() -> None:
+    x = np.full(64, 3.0, np.float32)
+    x[40] = INF
+    error = fb.measure(x, "mxfp4")  # a block with an infinity becomes NaN
+    assert math.isnan(error.mean_relative_error)
+    assert math.isnan(error.max_relative_error)
+
+
 def test_a_tally_of_pieces_is_the_measure_of_the_whole() -> None:
     x = np.random.default_rng(2).standard_normal((64, 48)).astype(np.float32)
     fmt = parse("mxfp4")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import frexp, inf, log10
+from math import frexp, inf, isnan, log10, nan
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,7 +72,7 @@ class Tally:
         lost = self.flushed if self.signal == 0 else self.signal == inf and self.largest_relative < inf
         return Error(
             qsnr_db=0.0 if lost else _decibels(self.signal, self.noise),
-            max_relative_error=self.largest_relative,
+            max_relative_error=nan if isnan(self.relative) else self.largest_relative,
             mean_relative_error=self.relative / max(self.nonzero, 1),
             saturated_fraction=self.saturated / max(self.count, 1),
             flushed_fraction=self.flushed / max(self.count, 1),

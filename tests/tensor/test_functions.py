@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -287,6 +288,13 @@ def test_a_given_amax_replaces_the_measured_one(name: str) -> None:
     assert same(clipped, fb.quantize(x, name, amax=amax / 4).dequantize())
 
 
+@pytest.mark.parametrize("option", ["overflow", "nonfinite", "zero_block"])
+@pytest.mark.parametrize("given", ["", 0, False])
+def test_a_choice_that_is_empty_is_no_default(option: str, given: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"{option}={given!r} is not one of"):
+        fb.fake_quantize(np.ones(4), "mxfp4", **{option: given})
+
+
 def test_errors_come_before_work_and_name_the_format() -> None:
     with pytest.raises(FormatError, match="there is no format named 'mxfp5'"):
         fb.quantize(np.ones(3), "mxfp5")
@@ -392,6 +400,29 @@ def test_memory_that_cannot_be_written_through_is_refused_with_the_reason(out: A
         fb.fake_quantize(torch.from_numpy(x) if isinstance(out, torch.Tensor) else x, "mxfp4", out=out)
 
 
+@pytest.mark.parametrize("dtype", [">f2", ">f4", ">f8"])
+def test_memory_in_another_byte_order_is_refused(dtype: str) -> None:
+    x = np.linspace(-3, 3, 64).astype(dtype)
+    out = np.full(64, 7, dtype)
+    with pytest.raises(ArgumentError, match="out is not in the byte order of this machine"):
+        fb.fake_quantize(x, "mxfp4", out=out)
+    with pytest.raises(ArgumentError, match="out is not in the byte order of this machine"):
+        fb.dequantize(fb.quantize(x, "mxfp4"), out=out)
+    assert (out == 7).all()
+
+
+def test_memory_of_a_file_and_of_a_number_takes_a_result(tmp_path: Path) -> None:
+    x = np.linspace(-3, 3, 64, dtype=np.float32)
+    out = np.memmap(tmp_path / "values", np.float32, "w+", shape=(64,))
+    assert fb.fake_quantize(x, "mxfp4", out=out) is out
+    assert same(np.asarray(out), fb.fake_quantize(x, "mxfp4"))
+    number = np.zeros(())
+    assert fb.fake_quantize(1.3, "fp8_e4m3", out=number) is number
+    assert number == 1.25
+    with pytest.raises(ArgumentError, match="out is not like the result"):
+        fb.fake_quantize(x, "mxfp4", out=np.ma.zeros(64, np.float32))
+
+
 def test_memory_that_overlaps_the_input_is_refused() -> None:
     x, tensor = np.ones((4, 8), np.float32), torch.ones(4, 8)
     together = torch.ones(5, 8)
@@ -411,6 +442,10 @@ def test_torch_notices_that_out_was_written_to() -> None:
     kept = torch.randn(4, 64)
     y = w * kept
     fb.fake_quantize(torch.randn(4, 64), "mxfp4", out=kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+    y = w * kept
+    fb.dequantize(fb.quantize(torch.randn(4, 64), "mxfp4"), out=kept)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         y.sum().backward()
     q = fb.quantize(torch.randn(4, 64), "mxfp4")

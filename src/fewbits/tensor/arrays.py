@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels.bits import reals
 from fewbits.kernels.bits.reals import BFLOAT16
 from fewbits.tensor.inputs import check_values
@@ -91,7 +92,9 @@ def checked_out(out: Any, x: Any, *read: NDArray[Any]) -> NDArray[Any]:
     """
     check_like(out, x)
     target, _ = opened(out)
+    is_swapped = not is_torch(out) and not out.dtype.isnative
     faults = {
+        "is not in the byte order of this machine": is_swapped,  # and `target` is a copy
         "is not contiguous": not target.flags.c_contiguous,
         "is not aligned": not target.flags.aligned,
         "is read-only": not target.flags.writeable,
@@ -111,13 +114,21 @@ def check_like(out: Any, x: Any) -> None:
     Raises:
         ArgumentError: it is not.
     """
-    alike = type(out) is type(x) and out.dtype == x.dtype and tuple(out.shape) == tuple(x.shape)
+    alike = _kind(out) is _kind(x) and out.dtype == x.dtype and tuple(out.shape) == tuple(x.shape)
     if not alike or (is_torch(out) and out.device != x.device):
         where = f" on {x.device}" if is_torch(x) else ""
         raise ArgumentError(
             f"out is not like the result, a {type(x).__name__} of {getattr(x, 'dtype', None)} and shape "
             f"{tuple(x.shape)}{where}; give one of its family, dtype, shape and device, or leave it out"
         )
+
+
+def _kind(x: Any) -> type:
+    """Return the type of an array or tensor; what only says where memory comes from is ordinary."""
+    if type(x) is np.memmap:
+        return np.ndarray
+    torch = sys.modules.get("torch")
+    return torch.Tensor if torch is not None and type(x) is torch.nn.Parameter else type(x)
 
 
 def overwrite(out: Any, y: Any) -> Any:
@@ -129,20 +140,47 @@ def refuse_gradient(*given: Any) -> None:
     """Raise ArgumentError if torch would record a gradient through a call with ``out``.
 
     Raises:
-        ArgumentError: gradients are being recorded, and a tensor requires one.
+        ArgumentError: gradients are being recorded, and a tensor requires one, or has a tangent.
     """
     torch = sys.modules.get("torch")
-    if torch is not None and torch.is_grad_enabled() and any(is_torch(t) and t.requires_grad for t in given):
+    tensors = [t for t in given if is_torch(t)]
+    if not tensors or torch is None:
+        return
+    if torch.autograd.forward_ad._current_level >= 0:
+        unpack = torch.autograd.forward_ad.unpack_dual
+        if any(unpack(t).tangent is not None for t in tensors):
+            raise ArgumentError(
+                "out= was given with a tensor that has a tangent, which it cannot follow: omit out="
+            )
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         raise ArgumentError(
             "out= was given with a tensor that requires a gradient, which it cannot record: omit out=, or"
             " call it under torch.no_grad()"
         )
 
 
+@contextmanager
+def changing(out: Any) -> Iterator[None]:
+    """Tell autograd that ``out`` was overwritten, so that its old values are not used.
+
+    That is so of a result that was refused, too.
+    """
+    try:
+        yield
+    except DataError:
+        mark_changed(out)
+        raise
+    mark_changed(out)
+
+
 def mark_changed(out: Any) -> None:
-    """Tell autograd that a tensor was modified in place, so that its old value is not used."""
-    if is_torch(out) and not out.is_inference():
-        sys.modules["torch"].autograd.graph.increment_version(out)
+    """Tell autograd that a tensor was overwritten, and each part of one that is packed."""
+    if is_torch(out):
+        from fewbits.kernels.ops import tensors  # needs torch
+
+        for changed in (out, *out.pieces) if is_narrow(out) else (out,):  # type: ignore[attr-defined]  # packed, it has them
+            if changed is not None:
+                tensors.mark_changed(changed)
 
 
 def seed_of(generator: Any, rounding: str) -> int:

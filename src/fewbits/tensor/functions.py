@@ -13,12 +13,12 @@ from fewbits.kernels.arrays import conversions
 from fewbits.kernels.bits.options import Choices, decide
 from fewbits.tensor import inputs
 from fewbits.tensor.arrays import (
+    changing,
     check_like,
     checked_axis,
     checked_out,
     is_narrow,
     is_torch,
-    mark_changed,
     opened,
     overwrite,
     refuse_gradient,
@@ -96,7 +96,7 @@ def quantize(
     if generator is None and amax is None and sparsity is None:
         found = packing.quantized_at_once(x, format, axis, choices, out)
         if found is not None:
-            return found if out is None else _changed(out)
+            return found
     target = inputs.format(format)
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, target)
@@ -117,18 +117,12 @@ def quantize(
     front = checked_axis(axis, array.ndim)
     if out is not None:
         packing.check_out(out, x, target, front)
-        conversions.quantize(array, target, front, options, whole, out=packing.arrays(out))
-        return _changed(out)
+        with changing(out):
+            conversions.quantize(array, target, front, options, whole, out=packing.arrays(out))
+        return out
     q = packing.empty(target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
     conversions.quantize(array, target, front, options, whole, out=packing.arrays(q))
     return q if sparsity is None else q.compressed(sparsity)
-
-
-def _changed(out: NarrowTensor) -> NarrowTensor:
-    """Return what was overwritten, once autograd knows of it."""
-    for changed in (out, *out.pieces):
-        mark_changed(changed)
-    return out
 
 
 def dequantize(q: NarrowTensor, *, out: AnyArray | None = None) -> AnyArray:
@@ -156,13 +150,12 @@ def dequantize(q: NarrowTensor, *, out: AnyArray | None = None) -> AnyArray:
         there: AnyArray = overwrite(out, q.dense())
         return there
     if packing.dequantized_at_once(q, out):
-        mark_changed(out)
         return out
     parts = packing.arrays(q.with_all_codes())
     place = checked_out(out, packing.values_like(q), *(part for part in parts if part is not None))
     refuse_gradient(out)
-    conversions.dequantize(parts, q.format, tuple(q.shape), q.axis, place.dtype, out=place)
-    mark_changed(out)
+    with changing(out):
+        conversions.dequantize(parts, q.format, tuple(q.shape), q.axis, place.dtype, out=place)
     return out
 
 
@@ -196,8 +189,6 @@ def fake_quantize(
     if generator is None and amax is None:
         found = _fake_quantized_at_once(x, format, axis, choices, out)
         if found is not None:
-            if out is not None:
-                mark_changed(out)
             return found  # type: ignore[no-any-return]  # of x's family
     check_values(x)
     seed, whole = seed_of(generator, rounding), checked_amax(amax, format)
@@ -220,10 +211,10 @@ def fake_quantize(
     if out is None:
         rounded: Array = close(conversions.fake_quantize(array, target, front, options, whole))
         return rounded
-    place = checked_out(out, x, array)
+    place = checked_out(out, x if hasattr(x, "dtype") else array, array)
     refuse_gradient(x, out)
-    conversions.fake_quantize(array, target, front, options, whole, out=place)
-    mark_changed(out)
+    with changing(out):
+        conversions.fake_quantize(array, target, front, options, whole, out=place)
     return out
 
 

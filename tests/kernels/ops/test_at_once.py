@@ -96,6 +96,54 @@ def test_plain_calls_go_straight_to_the_kernels(
     assert calls == ["quantize", *["gemv"] * 3, "fake_quantize", "dequantize"] * 2
 
 
+def test_a_parameter_is_rounded_and_overwritten_as_its_tensor_is() -> None:
+    w, q, wide = torch.nn.Linear(64, 6).weight, fb.quantize(X, "mxfp4"), torch.nn.Parameter(X.double())
+    with torch.no_grad():
+        assert torch.equal(
+            fb.fake_quantize(w, "mxfp4", out=torch.empty_like(w)), fb.fake_quantize(w, "mxfp4")
+        )
+        assert fb.dequantize(q, out=w) is w
+        assert torch.equal(w, q.dequantize())
+        assert fb.fake_quantize(X.double() / 3, "mxfp4", out=wide) is wide
+        assert torch.equal(wide, fb.fake_quantize(X.double() / 3, "mxfp4"))
+    with pytest.raises(ArgumentError, match="requires a gradient"):
+        fb.dequantize(q, out=w)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")  # torch's, when it first sees a dual
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_place_does_not_lose_a_tangent_in_silence(dtype: torch.dtype) -> None:
+    x, ones = X.to(dtype), torch.ones_like(X, dtype=dtype)
+    q = fb.quantize(x, "mxfp4")
+    with forward_ad.dual_level():
+        plain, dual = torch.empty_like(x), forward_ad.make_dual(torch.empty_like(x), ones)
+        for given, out in ((forward_ad.make_dual(x, ones), plain), (x, dual)):
+            with pytest.raises(ArgumentError, match="a tensor that has a tangent, which it cannot follow"):
+                fb.fake_quantize(given, "mxfp4", out=out)
+        with pytest.raises(ArgumentError, match="a tensor that has a tangent"):
+            fb.dequantize(q, out=dual)
+        assert torch.equal(fb.fake_quantize(x, "mxfp4", out=plain), fb.fake_quantize(x, "mxfp4"))
+        assert torch.equal(fb.dequantize(q, out=plain), q.dequantize())
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "up"])
+def test_what_a_refused_result_overwrote_is_known_to_autograd(rounding: str) -> None:
+    kept, w = torch.ones_like(X), torch.ones_like(X, requires_grad=True)
+    y = (w * kept).sum()
+    bad = X.clone()
+    bad[3, 3] = torch.nan
+    with pytest.raises(DataError, match="nonfinite='raise' refuses"):
+        fb.fake_quantize(bad, "int8", rounding=rounding, out=kept)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    q = fb.quantize(X, "int8")
+    z = (w @ q.t()).sum()
+    with pytest.raises(DataError, match="nonfinite='raise' refuses"):
+        fb.quantize(bad, "int8", rounding=rounding, out=q)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        z.backward()
+
+
 @pytest.mark.parametrize("around", [nullcontext, torch.no_grad, torch.inference_mode])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_so_do_plain_calls_whose_result_has_a_place(
@@ -120,10 +168,9 @@ def test_so_do_plain_calls_whose_result_has_a_place(
 
 
 def test_places_of_another_kind_are_refused_as_ever(calls: list[str]) -> None:
-    parameter = torch.nn.Parameter(torch.empty_like(X), requires_grad=False)
     half = torch.empty_like(X, dtype=torch.float16)
     turned, subclass = torch.empty(64, 6), torch.empty_like(X).as_subclass(Subclass)
-    for out in (parameter, subclass, X.numpy().copy(), turned, half):
+    for out in (subclass, X.numpy().copy(), turned, half):
         with pytest.raises(ArgumentError, match="out is not like the result"):
             fb.fake_quantize(X, "mxfp4", out=out)
         with pytest.raises(ArgumentError, match="out is not like the result"):
@@ -163,6 +210,29 @@ def test_a_place_that_shares_a_byte_with_the_codes_is_refused_and_one_beside_the
             fb.dequantize(lent, out=place(at))
     for at in (first - X.nbytes, end):
         assert torch.equal(fb.dequantize(lent, out=place(at)), q.dequantize())
+
+
+@pytest.mark.parametrize("rounding", ["nearest_even", "up"])  # at once, and the long way
+@pytest.mark.parametrize("family", ["tensor", "array"])
+def test_values_that_share_a_byte_with_the_codes_are_not_packed_there(rounding: str, family: str) -> None:
+    memory = torch.zeros(8192, dtype=torch.uint8)
+    given: Any = X if family == "tensor" else X.numpy()
+    q = fb.quantize(given, "fp8_e4m3")
+    first, end = 4096, 4096 + q.codes.numel()
+    q.codes = memory[first:end].view(q.codes.shape)
+
+    def place(at: int) -> Any:
+        x = memory[at : at + X.nbytes].view(torch.float32).view(6, 64)
+        return x if family == "tensor" else x.numpy()
+
+    for at in (first - X.nbytes + 4, first, end - 4):
+        with pytest.raises(ArgumentError, match="out overlaps what is read"):
+            fb.quantize(place(at), "fp8_e4m3", rounding=rounding, out=q)
+    for at in (first - X.nbytes, end):
+        x = place(at)
+        x[...] = given
+        fb.quantize(x, "fp8_e4m3", rounding=rounding, out=q)
+        assert torch.equal(q.codes, fb.quantize(given, "fp8_e4m3", rounding=rounding).codes)
 
 
 @pytest.mark.parametrize(

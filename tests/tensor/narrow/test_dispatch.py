@@ -1,7 +1,9 @@
 """What torch asks of a tensor: copies, conversions, comparison, and a refusal of everything else."""
 
+import copy
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -106,6 +108,10 @@ def test_a_copy_into_a_piece_changes_the_whole() -> None:
     assert torch.equal(q[:2, :32], kept[:2, :32])
 
 
+def frozen(q: Any) -> Any:
+    return torch.nn.Parameter(q, requires_grad=False).data
+
+
 @pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("name", SHARED)
 def test_nothing_is_written_into_a_piece_that_shares_its_scale(name: str, inference: bool) -> None:
@@ -117,6 +123,7 @@ def test_nothing_is_written_into_a_piece_that_shares_its_scale(name: str, infere
             if name in ("int8_channel", "vsq6")
             else [q[1], q[:1, 64:], q[:2], q.view(2, 2, 128)[0]]
         )
+        pieces += [change(piece) for piece in pieces for change in (torch.Tensor.detach, copy.copy, frozen)]
         for piece in pieces:
             x = torch.ones(piece.shape)
             with pytest.raises(

@@ -109,6 +109,10 @@ def check_scale_rule(scale_rule: str, formats: Iterable[Format]) -> None:
         )
 
 
+def _or(given: str | None, default: str) -> str:
+    return default if given is None else given
+
+
 def _one_of(what: str, given: str, allowed: tuple[str, ...]) -> str:
     if given not in allowed:
         raise ArgumentError(f"{what}={given!r} is not one of {', '.join(allowed)}")
@@ -163,9 +167,9 @@ def _decide(format: Format, *given: Any) -> Options:
     chosen = Options(
         rounding=_one_of("rounding", choices.rounding, ROUNDINGS),
         scale_rule=_checked_rule(choices.scale_rule, format),
-        overflow=_one_of("overflow", choices.overflow or format.default_overflow, OVERFLOWS),
-        nonfinite=_one_of("nonfinite", choices.nonfinite or format.default_nonfinite, NONFINITES),
-        zero_block=_one_of("zero_block", choices.zero_block or format.default_zero_block, ZERO_BLOCKS),
+        overflow=_one_of("overflow", _or(choices.overflow, format.default_overflow), OVERFLOWS),
+        nonfinite=_one_of("nonfinite", _or(choices.nonfinite, format.default_nonfinite), NONFINITES),
+        zero_block=_one_of("zero_block", _or(choices.zero_block, format.default_zero_block), ZERO_BLOCKS),
         random_bits=_checked_random_bits(choices.random_bits, choices.rounding),
     )
     if chosen.overflow == "inf" and not element.has_inf:

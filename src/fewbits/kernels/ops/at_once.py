@@ -7,7 +7,7 @@ plain as it says; the operator then takes it. Nothing here tells a user of a wro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays.products import max_vectors
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded, is_recorded_forward
-from fewbits.kernels.ops.tensors import DTYPES_OF_PARTS, REALS, array
+from fewbits.kernels.ops.tensors import DTYPES_OF_PARTS, REALS, array, mark_changed
 
 Pieces = Sequence[torch.Tensor | None]
 
@@ -47,7 +47,10 @@ def fake_quantize(
     if planned is None or (out is not None and not _takes(out, x, source)):
         return None
     y = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
-    if kernels.fake_quantize(planned.plan, source, (y.data_ptr(), *source[1:]), 0, None):
+    nonfinite = kernels.fake_quantize(planned.plan, source, (y.data_ptr(), *source[1:]), 0, None)
+    if out is not None:
+        mark_changed(out)
+    if nonfinite:
         conversions.refuse(array(x), planned.format, planned.plan.nonfinite)
     if x.requires_grad and torch.is_grad_enabled():
         return _Rounded.record(x, y)
@@ -56,12 +59,18 @@ def fake_quantize(
 
 def _takes(out: Any, x: torch.Tensor, source: tuple[int, int, int]) -> bool:
     """Return whether ``out`` is plain memory for a result like ``x``, whose values lie at ``source``."""
-    if type(out) is not type(x) or out.shape != x.shape or out.dtype != x.dtype:
+    if type(out) not in PLAIN or out.shape != x.shape or out.dtype != x.dtype:
         return False
     if torch.is_grad_enabled() and (x.requires_grad or out.requires_grad):
         return False
     place = _lent(out)
     return place is not None and not _overlap(place[0], out.nbytes, source[0], x.nbytes)
+
+
+def _among(x: torch.Tensor | np.ndarray[Any, Any], parts: Pieces) -> bool:
+    """Return whether values in C order share memory with parts that are."""
+    at = x.data_ptr() if isinstance(x, torch.Tensor) else x.ctypes.data
+    return any(p is not None and _overlap(at, x.nbytes, p.data_ptr(), p.nbytes) for p in parts)
 
 
 def _overlap(a: int, bytes_of_a: int, b: int, bytes_of_b: int) -> bool:
@@ -115,7 +124,7 @@ def quantize(
         into = [None if part is None else (part.data_ptr(), part.numel()) for part in parts]
     else:
         parts, into = there[2], _lent_parts(there[2])
-        if there[:2] != (planned.format, planned.axis) or into is None:
+        if there[:2] != (planned.format, planned.axis) or into is None or _among(x, parts):
             return None
     if kernels.quantize(planned.plan, source, into, 0, None):
         values = x if isinstance(x, np.ndarray) else array(x)
@@ -131,13 +140,17 @@ def dequantize(
     if real is None or source is None or not shape or 0 in shape:
         return None
     if out is not None:
-        place = _lent(out) if type(out) is torch.Tensor and (out.dtype, out.shape) == (dtype, shape) else None
+        fits = type(out) in PLAIN and (out.dtype, out.shape) == (dtype, shape) and not is_recorded(out)
+        place = _lent(out) if fits else None
         apart = place is not None and all(
             part is None or not _overlap(place[0], out.nbytes, part.data_ptr(), part.nbytes) for part in parts
         )
-        if place is None or not apart or (out.requires_grad and torch.is_grad_enabled()):
+        if place is None or not apart:
             return None
-        return out if kernels.dequantize(source, place, format.grammar, shape, axis) else None
+        if not kernels.dequantize(source, place, format.grammar, shape, axis):
+            return None
+        mark_changed(out)
+        return cast(torch.Tensor, out)
     y = torch.empty(*shape, dtype=dtype)
     into = (y.data_ptr(), y.numel(), real)
     return y if kernels.dequantize(source, into, format.grammar, shape, axis) else None

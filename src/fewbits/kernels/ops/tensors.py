@@ -137,6 +137,12 @@ def lent_parts(parts: Iterable[torch.Tensor | None]) -> list[tuple[int, int] | N
     return [None if part is None else (part.data_ptr(), part.numel()) for part in parts]
 
 
+def mark_changed(x: torch.Tensor) -> None:
+    """Tell autograd that a tensor was overwritten; of what inference mode made it counts nothing."""
+    if not x.is_inference():
+        torch.autograd.graph.increment_version(x)
+
+
 def packed(parts: Iterable[torch.Tensor | None]) -> Packed:
     """Return parts as :mod:`fewbits.kernels` takes them; on the CPU they share their memory."""
     arrays: list[Any] = [None if part is None else array(part) for part in parts]

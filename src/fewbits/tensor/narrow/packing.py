@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 import numpy as np
 import torch
 
-from fewbits.errors import ArgumentError, DTypeError
+from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops import at_once, tensors
 from fewbits.kernels.ops.sharding import is_sharded
+from fewbits.tensor.arrays import mark_changed, opened
 from fewbits.tensor.narrow.tensor import NarrowTensor
 from fewbits.typing import AnyArray
 
@@ -50,9 +51,16 @@ def quantized_at_once(
         if torch.compiler.is_compiling() or not _is_like(out, x) or out._shares_its_scale:
             return None
         there = (out.format, out.axis, out.pieces)
-    found = at_once.quantize(x, format, axis, choices, there)
-    if found is None or out is not None:
-        return found and out
+    try:
+        found = at_once.quantize(x, format, axis, choices, there)
+    except DataError:
+        mark_changed(out)
+        raise
+    if found is None:
+        return None
+    if out is not None:
+        mark_changed(out)
+        return cast(NarrowTensor, out)
     how, parts = found
     if isinstance(x, np.ndarray):
         return NarrowTensor(tuple(parts), how.format, x.shape, how.axis, _TORCH[x.dtype], x.dtype)
@@ -89,7 +97,8 @@ def check_out(out: Any, x: Any, format: Format, axis: int) -> None:
 
     Raises:
         ArgumentError: out is not a NarrowTensor of that format, shape, axis and dtype, its parts are not
-            contiguous or not where x is, or it shares a scale with values that would keep their codes.
+            contiguous, not where x is or not apart from it, or it shares a scale with values that would keep
+            their codes.
     """
     if not _is_like(out, x) or (out.format, out.axis) != (format, axis):
         raise ArgumentError(
@@ -100,6 +109,8 @@ def check_out(out: Any, x: Any, format: Format, axis: int) -> None:
     where = x.device if isinstance(x, torch.Tensor) else torch.device("cpu")
     if not all(p.is_contiguous() and p.device == where for p in given):
         raise ArgumentError(f"the parts of out, {out!r}, are not contiguous or not on {where}; leave it out")
+    if where.type == "cpu" and any(np.shares_memory(opened(x)[0], tensors.array(p)) for p in given):
+        raise ArgumentError("out overlaps what is read; give a separate NarrowTensor, or leave it out")
     if out._shares_its_scale:
         raise ArgumentError(
             f"out is a piece of a {format} tensor and shares a scale with values beside it: give all of it, "

@@ -55,6 +55,7 @@ class NarrowTensor(Sealed):
     sparsity: Pattern | None
     outer: torch.Tensor | None  # type: ignore[assignment]  # torch.Tensor has a method of this name
     _family: np.dtype[np.generic] | None  # the dtype of the NumPy array that was quantized; None for a tensor
+    _sharing: int | None = None  # values, or values of a line, that share the scales; None: those of this
 
     # All operations go through __torch_dispatch__.
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]  # switches it off
@@ -188,15 +189,14 @@ class NarrowTensor(Sealed):
     @property
     def _shares_its_scale(self) -> bool:
         """Whether values that are not of this tensor share a scale with it, as with a piece of another."""
-        tensor, channel = (shares_scale(self.format, among) for among in ("tensor", "channel"))
-        if not (tensor or channel):
-            return False
-        if self.is_inference():  # torch does not keep what this is a view of: the memory tells
-            return self.codes.untyped_storage().nbytes() != self.codes.nbytes
-        whole = self._base if self._is_view() else None
-        if not isinstance(whole, NarrowTensor):
-            return False
-        return self.numel() != whole.numel() if tensor else self._in_line != whole._in_line
+        return self._sharing not in (None, self._with_one_scale)
+
+    @property
+    def _with_one_scale(self) -> int | None:
+        """How many values of this tensor share a scale that more than a block shares; None for no such."""
+        if shares_scale(self.format, "tensor"):
+            return self.numel()
+        return self._in_line if shares_scale(self.format, "channel") else None
 
     def parts(self) -> Parts:
         """Return codes and scales unpacked to NumPy arrays of integers, with the block axis last."""
@@ -204,10 +204,19 @@ class NarrowTensor(Sealed):
         return unpacked(whole, self.format, tuple(self.shape), self.axis)
 
     def remade(self, parts: Pieces, shape: Sequence[int], axis: int) -> NarrowTensor:
-        """Return a tensor of other parts with this tensor's format and dtype."""
-        return NarrowTensor.__new__(
+        """Return a tensor of other parts with this tensor's format and dtype.
+
+        Where codes are this tensor's own memory, scales are too, and stay those of as many values as before.
+        """
+        made = NarrowTensor.__new__(
             NarrowTensor, parts, self.format, shape, axis, self.dtype, self._family, self.sparsity
         )
+        if self._sharing is None and (made.numel(), made._in_line) == (self.numel(), self._in_line):
+            return made
+        own = self._with_one_scale
+        if own is not None and torch._C._is_alias_of(made.codes, self.codes):  # type: ignore[attr-defined]  # torch's stubs lack it
+            made._sharing = self._sharing or own
+        return made
 
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:  # type: ignore[override]  # torch's takes anything
         return matmul(self, other)
