@@ -50,6 +50,11 @@ def test_the_choices_are_these() -> None:
             "scale_rule='rceil' chooses a power-of-two scale; fp8_e4m3 has none",
         ),
         ("nvfp4", {"scale_rule": "rceil"}, "nvfp4 has none: leave it out"),
+        (
+            "ternary_channel",
+            {"scale_rule": "twn", "rounding": "up"},
+            "rounding='up' with scale_rule='twn', which cuts at a threshold and rounds nothing",
+        ),
         ("fp8_e4m3", {"overflow": "inf"}, "overflow='inf': fp8_e4m3 has no infinity; use 'saturate'"),
         ("mxfp4", {"overflow": "nan"}, "overflow='nan': fp4_e2m1 has no NaN; use 'saturate'"),
         (

@@ -172,6 +172,11 @@ def _decide(format: Format, *given: Any) -> Options:
         zero_block=_one_of("zero_block", _or(choices.zero_block, format.default_zero_block), ZERO_BLOCKS),
         random_bits=_checked_random_bits(choices.random_bits, choices.rounding),
     )
+    if chosen.scale_rule == "twn" and chosen.rounding != "nearest_even":
+        raise ArgumentError(
+            f"rounding={chosen.rounding!r} with scale_rule='twn', which cuts at a threshold and rounds"
+            " nothing; leave one of them out"
+        )
     if chosen.overflow == "inf" and not element.has_inf:
         raise ArgumentError(f"overflow='inf': {element} has no infinity; use 'saturate'")
     if chosen.overflow == "nan" and not element.has_nan:
