@@ -92,3 +92,46 @@ def test_float64_parameters_are_refused_and_not_taken() -> None:
     assert len(optimizer.param_groups) == 1
     with pytest.raises(ArgumentError, match="float64"):
         AdamW([p, q], lr=0, weight_decay=0)
+
+
+MASTERS = ["fp16-master:scaling=none", "fp32:parameter=mxfp8_e4m3,has_master=yes", "fp8-lm:has_master=yes"]
+
+
+def stepped(recipe: str, between: Callable[[nn.Module], object], steps: int = 3) -> torch.Tensor:
+    """Return the weights of a layer after small steps, with something done before the last but one."""
+    torch.manual_seed(0)
+    model = prepare(nn.Linear(64, 32, bias=False), recipe)
+    optimizer = SGD(model.parameters(), 1e-5, recipe=recipe)
+    for step in range(steps):
+        optimizer.zero_grad()
+        model(torch.ones(4, 64)).sum().backward()
+        optimizer.step()
+        if step == steps - 2:
+            between(model)
+    return model.weight.detach().float()
+
+
+@pytest.mark.parametrize("recipe", MASTERS)
+def test_what_is_written_into_a_parameter_is_its_masters_value_too(recipe: str) -> None:
+    given = {"weight": torch.full((32, 64), 3.0)}
+    torch.testing.assert_close(stepped(recipe, lambda m: m.load_state_dict(given)), given["weight"])
+
+    def clamped(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.weight.clamp_(min=0.0)
+
+    assert stepped(recipe, clamped).min() >= -1e-3
+    assert stepped(recipe, lambda m: None).min() < -0.1
+
+
+@pytest.mark.parametrize("recipe", MASTERS)
+def test_a_master_keeps_its_bits_where_nothing_was_written(recipe: str) -> None:
+    """Steps far below half a unit add up, though all of a parameter was written, and a part changed."""
+
+    def change(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.weight.copy_(model.weight.clone())
+            model.weight[0] = 0.0
+
+    still, changed = (stepped(recipe, between, steps=400) for between in (lambda m: None, change))
+    assert torch.equal(still[1:], changed[1:])

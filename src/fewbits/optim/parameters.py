@@ -15,14 +15,25 @@ from fewbits.optim.sharded import local, of_one
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes.parameter_marks import is_rounded, take_unrounded
 
+_VERSION = "fewbits_version"  # of a parameter, when its master copy was last rounded into it
+
 
 def current(p: torch.Tensor, state: ParameterState, recipe: Recipe) -> torch.Tensor:
-    """Return the float32 values that an update is added to: the master's, where there is one."""
-    if recipe.has_master and parameter_format(p, recipe) is not None:
-        if "master" not in state:
-            state["master"] = pack(_before(p, recipe), recipe.master)
-        return unpack(state["master"], p)
-    return p.detach().float()
+    """Return the float32 values that an update is added to: the master's, where there is one.
+
+    What was written into a parameter after the last step is its master's value, too.
+    """
+    target = parameter_format(p, recipe)
+    if target is None or not recipe.has_master:
+        return p.detach().float()
+    if "master" not in state:
+        state["master"] = pack(_before(p, recipe), recipe.master)
+    master = unpack(state["master"], p)
+    # A master of before, as a checkpoint brings it, has no version: it stands.
+    if getattr(p, _VERSION, p._version) == p._version or target.rounding == "stochastic":
+        return master
+    own, kept = local(p.detach().float()), local(master)
+    return of_one(torch.where(local(round_values(master, target)) == own, kept, own), p)
 
 
 def add_(
@@ -35,6 +46,7 @@ def add_(
     elif recipe.has_master:
         state["master"] = pack(values + update, recipe.master)
         p.copy_(round_values(unpack(state["master"], p), target))
+        setattr(p, _VERSION, p._version)
     elif recipe.update == "kahan":
         _add_compensated_(p, values, update, state, target)
     else:
