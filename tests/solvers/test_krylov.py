@@ -9,7 +9,7 @@ import torch
 from scipy.sparse.linalg import cg as scipy_cg
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import cg
+from fewbits.solvers import bicgstab, cg, gcr, gmres, lsqr, minres
 
 SIDE = 96
 
@@ -86,6 +86,29 @@ def test_zeros_give_zeros() -> None:
     assert found.x.tolist() == [0.0] * 25
 
 
+@pytest.mark.parametrize("solver", [cg, minres, bicgstab, gmres, gcr, lsqr])
+@pytest.mark.parametrize(("size", "atol"), [(1e-300, 1e10), (1e-305, 1e-5), (5e-324, 1.0), (1e-300, 1e308)])
+def test_a_right_hand_side_below_the_absolute_tolerance_has_the_solution_zero(
+    solver: Any, size: float, atol: float
+) -> None:
+    found = solver(np.diag([1.0, 2.0]), np.full(2, size), atol=atol)
+    assert found.converged
+    assert found.x.tolist() == [0.0, 0.0]
+    assert found.iterations == 0
+
+
+@pytest.mark.parametrize("solver", [cg, bicgstab])
+def test_a_function_may_return_the_same_memory_each_time(solver: Any) -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((8, 8))
+    dense, b = torch.from_numpy(a @ a.T + 4 * np.eye(8)), torch.from_numpy(rng.standard_normal(8))
+    own = torch.empty(8, dtype=torch.float64)
+    for precision in ("single", "double"):
+        found = solver(lambda v: torch.mv(dense, v, out=own), b, precision=precision)
+        assert found.converged
+        assert torch.allclose(found.x, torch.linalg.solve(dense, b))
+
+
 @pytest.mark.parametrize(
     ("a", "b", "options", "error", "said"),
     [
@@ -98,11 +121,17 @@ def test_zeros_give_zeros() -> None:
         (np.eye(2), np.array([1, np.inf]), {}, DataError, "b holds NaN"),
         ("matrix", np.ones(2), {}, ArgumentError, "A is a str"),
         (np.eye(2), np.ones(2), {"rtol": 2}, ArgumentError, "rtol=2"),
+        (np.eye(2), np.ones(2), {"rtol": None}, ArgumentError, "rtol=None; expected a relative residual"),
+        (np.eye(2), np.ones(2), {"atol": "1"}, ArgumentError, "atol='1'; expected a residual"),
+        (np.eye(2), np.ones(2), {"maxiter": "3"}, ArgumentError, "maxiter='3'; expected at least 1, a whole"),
+        (np.eye(2), np.ones(2), {"maxiter": 2.5}, ArgumentError, "maxiter=2.5; expected at least 1, a whole"),
         (np.eye(2), np.ones(2), {"delta": 1.5}, ArgumentError, "delta=1.5"),
+        (np.eye(2), np.ones(2), {"delta": 0.5j}, ArgumentError, "delta=0.5j"),
+        (np.eye(2), np.ones(2), {"precision": None}, ArgumentError, "precision=None; expected a name"),
     ],
 )
 def test_bad_input_is_refused(
-    a: Any, b: Any, options: dict[str, float], error: type[Exception], said: str
+    a: Any, b: Any, options: dict[str, Any], error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
         cg(a, b, **options)

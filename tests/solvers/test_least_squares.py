@@ -71,6 +71,13 @@ def test_what_the_stages_took_is_no_more_than_the_call_took() -> None:
     assert 0 < sum(spent) <= whole
 
 
+@pytest.mark.parametrize("k", [None, 2])
+def test_a_matrix_of_zeros_has_the_solution_zero_without_error(k: int | None) -> None:
+    found = lstsq(np.zeros((3, 2)), np.ones((3, k) if k else 3))
+    assert not found.x.any()
+    assert (found.residual, found.optimality, found.backward_error) == (1.0, 0.0, 0.0)
+
+
 def error(found: Array, x: Array) -> float:
     return float(np.linalg.norm(found - x) / np.linalg.norm(x))
 

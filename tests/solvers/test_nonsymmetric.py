@@ -113,6 +113,8 @@ def test_bad_input_is_refused(name: str) -> None:
     if name != "bicgstab":
         with pytest.raises(ArgumentError, match="restart=0"):
             solver(np.eye(2), np.ones(2), restart=0)
+        with pytest.raises(ArgumentError, match="restart=None"):
+            solver(np.eye(2), np.ones(2), restart=None)
 
 
 SHIFTS = [0.01, 0.1, 0.0, 1.0, 10.0]
@@ -142,6 +144,39 @@ def test_shifts_of_a_stencil_are_stencils() -> None:
     for s, result in zip([0.0, 0.5], multishift_cg(a, b, [0.0, 0.5], precision="scaled_fp16"), strict=True):
         assert result.converged
         assert np.allclose(a.shifted(s).exact(torch.from_numpy(result.x)).numpy(), b, atol=1e-7)
+
+
+@pytest.mark.parametrize(("of_a", "of_b"), [(1e-310, 1e-310), (1e300, 1e300), (1.0, 1e-300), (1e-300, 1.0)])
+def test_shifts_of_matrices_of_any_size_are_solved(of_a: float, of_b: float) -> None:
+    a, b = np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
+    for s, found in zip([0.0, 1.0], multishift_cg(of_a * a, of_b * b, [0.0, of_a]), strict=True):
+        assert found.converged
+        assert found.x / (of_b / of_a) == pytest.approx(np.linalg.solve(a + s * np.eye(2), b), rel=1e-9)
+
+
+def test_shifts_whose_solutions_leave_the_range_are_not_said_to_be_solved() -> None:
+    with pytest.raises(DataError, match="beyond the largest float64"):
+        multishift_cg(1e-310 * np.eye(2), np.ones(2), [0.0])
+    (found,) = multishift_cg(1e300 * np.eye(2), np.full(2, 1e-300), [0.0])
+    assert not found.converged  # 1e-600 is zero
+
+
+@pytest.mark.parametrize("precision", ["double", "single", "half", "fp32/bf16"])
+@pytest.mark.parametrize("n", [1, 3, 4, 19, 21])
+def test_gcr_forgets_directions_that_leave_only_rounding(n: int, precision: str) -> None:
+    rng = np.random.default_rng(n)
+    turned = np.linalg.qr(rng.standard_normal((n, n)))[0]
+    a, b = turned * np.geomspace(1, 23, n) @ turned.T, rng.standard_normal(n)
+    found = gcr(a, b, precision=precision)
+    assert found.converged
+    assert np.linalg.norm(b - a @ found.x) <= 1.000001e-10 * np.linalg.norm(b)
+    assert np.allclose(found.x, np.linalg.solve(a, b), rtol=1e-7, atol=1e-7)
+
+
+def test_gcr_forgets_them_in_an_invariant_subspace_too() -> None:
+    b = np.random.default_rng(0).standard_normal(300)
+    a = sp.diags([np.resize([1.0, 2.0, 7.0], 300)], [0]).tocsr()
+    assert gcr(a, b, precision="single").iterations <= 3 * 4
 
 
 def test_bad_shifts_are_refused() -> None:

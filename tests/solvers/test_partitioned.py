@@ -7,9 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse as sp
+import torch
 
 from fewbits.errors import ArgumentError, DataError, FewbitsError
-from fewbits.solvers import Partitioned, bicgstab, cg, gcr, gmres, multishift_cg
+from fewbits.solvers import (
+    Deflation,
+    Partitioned,
+    bicgstab,
+    cg,
+    gcr,
+    gmres,
+    low_modes,
+    minres,
+    multishift_cg,
+)
 from tests.processes import joined, run
 
 PATIENCE = 900  # seconds for everything that the processes do, beside other work
@@ -122,6 +133,51 @@ def test_a_complex_matrix_is_spread_too(four: tuple[list[dict[str, Any]], dict[s
 def test_shifts_are_solved_together_too(four: tuple[list[dict[str, Any]], dict[str, Any]]) -> None:
     x = four[1]["shifts"]
     assert np.linalg.norm(right() - laplacian() @ x - 0.5 * x) <= 1.0001e-10 * np.linalg.norm(right())
+
+
+def opposed(sign: float) -> Any:
+    """Return [[4, S], [sign S, 4]] for a symmetric S: what two processes tell each other may cancel."""
+    s = np.random.default_rng(1).standard_normal((6, 6))
+    s = (s + s.T) / 8
+    return sp.csr_array(np.block([[4 * np.eye(6), s], [sign * s, 4 * np.eye(6)]]))
+
+
+def work_of_two(rank: int, folder: str) -> None:
+    """Give two processes what they have to refuse or to agree on."""
+    with joined(rank, folder, 2, PATIENCE):
+        a, b = Partitioned.split(opposed(1.0)), np.arange(1.0, 13)
+        mine, nonsymmetric = slice(a.start, a.start + a.n), Partitioned.split(opposed(-1.0))
+        for symmetric_only in (cg, minres, lambda a, b: multishift_cg(a, b, [0.5])):
+            with pytest.raises(ArgumentError, match="A is not symmetric"):
+                symmetric_only(nonsymmetric, b[mine])
+        with pytest.raises(ArgumentError, match=r"A is spread over processes.*modes\[A.start"):
+            low_modes(a, a.n, 2)
+        modes = low_modes(opposed(1.0), 12, 3)[mine]
+        deflated = cg(a, torch.from_numpy(b[mine]), deflation=Deflation(a, modes, None))
+        # One process's part of b is complex, and so are both parts of x.
+        right = b[mine] + 1j if rank else b[mine]
+        both = [cg(a, right).x, gcr(nonsymmetric, right, x0=b[mine] if rank else None).x]
+        assert all(x.dtype == np.complex128 for x in both)
+        given = opposed(1.0).toarray() if rank else opposed(1.0)
+        with pytest.raises(FewbitsError, match="rows are a ndarray" if rank else "process 1 refused"):
+            Partitioned.split(given)
+        np.savez(Path(folder) / f"{rank}.npz", deflated=deflated.x, symmetric=both[0], nonsymmetric=both[1])
+
+
+def test_what_two_processes_refuse_or_agree_on(tmp_path: Path) -> None:
+    run(work_of_two, tmp_path, 2, PATIENCE)
+    parts = [np.load(tmp_path / f"{rank}.npz") for rank in range(2)]
+    found = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    b = np.arange(1.0, 13)
+    turned = b + 1j * (np.arange(12) >= 6)
+    for name, sign, right_side in (
+        ("deflated", 1.0, b),
+        ("symmetric", 1.0, turned),
+        ("nonsymmetric", -1.0, turned),
+    ):
+        assert np.allclose(found[name], np.linalg.solve(opposed(sign).toarray(), right_side), rtol=1e-8), name
+    with pytest.raises(ArgumentError, match="A is not symmetric"):
+        cg(opposed(-1.0), b)
 
 
 def test_without_a_process_group_it_is_refused() -> None:

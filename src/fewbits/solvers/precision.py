@@ -205,6 +205,8 @@ def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
     """
     if isinstance(text, KrylovPrecision):
         return text
+    if not isinstance(text, str):
+        raise ArgumentError(f"precision={text!r}; expected a name or a KrylovPrecision")
     if text in KRYLOV_PRECISIONS:
         return KRYLOV_PRECISIONS[text]
     first, _, second = text.partition("/")

@@ -70,11 +70,46 @@ def flipped(count: int) -> Any:
         ("links", {}, ArgumentError, "links are str"),
         (lattice.unit_links(SHAPE), {"reconstruct": 9}, ArgumentError, "reconstruct=9; expected 18, 12 or 8"),
         (lattice.unit_links(SHAPE), {"mass": np.nan}, ArgumentError, "mass=nan"),
+        (lattice.unit_links(SHAPE), {"mass": 1j}, ArgumentError, "mass=1j; expected a finite real number"),
+        (lattice.unit_links(SHAPE), {"mass": "1"}, ArgumentError, "mass='1'; expected a finite real number"),
+        (lattice.unit_links(SHAPE), {"mass": None}, ArgumentError, "mass=None"),
+        (lattice.unit_links(SHAPE), {"mass": np.complex128(0.1)}, ArgumentError, "expected a finite real"),
+        (np.ma.masked_array(lattice.unit_links(SHAPE)), {}, ArgumentError, "a gauge field is a masked array"),
     ],
 )
 def test_bad_input_is_refused(links: Any, options: Any, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         lattice.Wilson(links, **{"mass": 0.1, **options})
+
+
+@pytest.mark.parametrize("kind", [lattice.Wilson, lattice.Clover, lattice.Staggered])
+def test_a_mass_of_any_real_type_is_the_same_number(kind: Any) -> None:
+    links = lattice.random_links(SHAPE)
+    psi = np.ones((*SHAPE, 3) if kind is lattice.Staggered else (*SHAPE, 4, 3), complex)
+    expected = kind(links, mass=0.25).apply(psi)
+    for mass in (np.float16(0.25), np.array(0.25)):
+        assert np.array_equal(kind(links, mass=mass).apply(psi), expected)
+    for mass in (1j, "1", None):
+        with pytest.raises(ArgumentError, match="expected a finite real number"):
+            kind(links, mass=mass)
+
+
+def test_a_coefficient_that_is_not_real_is_refused() -> None:
+    for csw in (1j, 1 + 0j, "1", None, np.inf):
+        with pytest.raises(ArgumentError, match=r"csw=.*expected a finite real number"):
+            lattice.Clover(lattice.unit_links(SHAPE), mass=0.1, csw=csw)
+
+
+def test_masks_are_not_ignored() -> None:
+    links = lattice.random_links(SHAPE)
+    for kind, shape in ((lattice.Wilson, (*SHAPE, 4, 3)), (lattice.Staggered, (*SHAPE, 3))):
+        psi: Any = np.ma.masked_array(np.ones(shape, complex), np.arange(np.prod(shape)) % 2 == 0)
+        one: Any = kind(links, mass=0.1)
+        for call in (one.apply, one.apply_adjoint, one.solve):
+            with pytest.raises(ArgumentError, match="field is a masked array"):
+                call(psi)
+    with pytest.raises(ArgumentError, match="an array of matrices is a masked array"):
+        lattice.project(np.ma.masked_array(np.eye(3)))
 
 
 def test_empty_shapes_negative_roughness_and_nan_are_refused_where_fields_are_made() -> None:
@@ -83,6 +118,9 @@ def test_empty_shapes_negative_roughness_and_nan_are_refused_where_fields_are_ma
             make((4, 4, 0, 4))
     with pytest.raises(ArgumentError, match="roughness=-1"):
         lattice.smooth_links(SHAPE, -1)
+    imaginary: Any = 1j
+    with pytest.raises(ArgumentError, match="roughness=1j"):
+        lattice.smooth_links(SHAPE, imaginary)
     with pytest.raises(DataError, match="NaN"):
         lattice.project(np.full((3, 3), np.nan))
 

@@ -166,7 +166,9 @@ def refusals(rank: int) -> dict[str, str]:
         "other split": refused(
             lambda: lattice.Wilson(LINKS, mass=0.5, split=(1, 2, 1, 1) if second else two)
         ),
-        "type": refused(lambda: one.solve(b, rtol=nothing if second else 0.1)),
+        "type": refused(
+            lambda: lattice.Wilson(LINKS, mass=0.5, boundary=nothing if second else (1, 1, 1, 1), split=two)
+        ),
         "deflation": refused(
             lambda: one.solve(b, deflation=lattice.RitzVectors(2) if second else None, maxiter=1)
         ),

@@ -116,7 +116,8 @@ def _solution(
     r = columns - a @ x
     norm = torch.linalg.vector_norm(a)
     length, right = torch.linalg.vector_norm(r, dim=0), torch.linalg.vector_norm(columns, dim=0)
-    across = torch.linalg.vector_norm(a.mH @ r, dim=0) / (norm * length)
+    slope = torch.linalg.vector_norm(a.mH @ r, dim=0)
+    across = torch.where(slope > 0, slope / (norm * length), 0.0)
     along = length / (norm * torch.linalg.vector_norm(x, dim=0) + right)
     some = length > 0
     found = times_power(x, exponents) if bool(exponents.any()) else x

@@ -16,7 +16,7 @@ from fewbits.formats import Format
 from fewbits.solvers.krylov.space import rounding_format
 from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
 from fewbits.solvers.operators.adapters import LinearMap, operator
-from fewbits.solvers.operators.operator import OnPairs
+from fewbits.solvers.operators.operator import OnPairs, Operator
 from fewbits.solvers.operators.vectors import array, exponent_of, from_reals, reals, times_power, wide
 from fewbits.tensor import NarrowTensor, quantize
 from fewbits.typing import AnyArray
@@ -118,9 +118,15 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
         (n, k) float32, or complex64 of a complex A.
 
     Raises:
-        ArgumentError: k out of range, A on a device, or not symmetric.
+        ArgumentError: k out of range, A on a device, not symmetric, or spread over processes.
         scipy.sparse.linalg.ArpackNoConvergence: ARPACK did not converge to ``tol``.
     """
+    if isinstance(A, Operator) and float(A.total(torch.tensor(1.0, dtype=torch.float64))) > 1:
+        raise ArgumentError(
+            "A is spread over processes, and ARPACK adds up what lies in one; compute modes of the whole"
+            " matrix in each process, and give Deflation the rows of its part, for a Partitioned A"
+            " modes[A.start : A.start + A.n]"
+        )
     a, _, _ = comfortable(operator(A, n))
     if not 0 < k < n - 1:
         raise ArgumentError(f"k={k} modes of {n}; expected from 1 to {n - 2}")

@@ -11,18 +11,19 @@ import math
 
 import torch
 
-from fewbits.errors import ArgumentError
 from fewbits.solvers.flexible_gmres import flexible_gmres
 from fewbits.solvers.krylov.problem import Partial, Problem, check_delta
 from fewbits.solvers.krylov.reliable import Drop, refine
 from fewbits.solvers.krylov.space import Packed, Space, roundoff
-from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.krylov.stopping import Stopping, check_count
 from fewbits.solvers.krylov.system import Callback, System
 from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import AnyArray, Array, Watch
+
+LOST = 8  # times the roundoff: a share of an image that small is what rounding left of it
 
 
 def gmres(
@@ -74,7 +75,7 @@ def gmres(
         ArgumentError: shapes do not fit, a tensor requires a gradient, or an option is out of range.
         DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
-    _check_restart(restart)
+    check_count(restart, "restart")
     system = System(A, b, x0=x0, M=M)
 
     def attempt(problem: Problem, tried: KrylovPrecision) -> None:
@@ -195,7 +196,7 @@ def gcr(
         ArgumentError: shapes do not fit, a tensor requires a gradient, or an option is out of range.
         DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
-    _check_restart(restart)
+    check_count(restart, "restart")
     check_delta(delta)
     system = System(A, b, x0=x0, M=M)
 
@@ -213,14 +214,14 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
     r = space.rounded_copy(problem.add(x))
     trigger.restart(problem.claimed, 0.0)
     held: list[tuple[Packed, Packed, float]] = []
+    lost = LOST * roundoff(space.precision)
     while problem.goes_on:
-        p = space.preconditioned(r)
-        image = space.apply(p)
-        for direction, its, length2 in held:
-            u = space.unpacked(its)
-            part = dot(u, image) / length2
-            image = image - part * u
-            p = p - part * space.unpacked(direction)
+        whole = space.preconditioned(r)
+        whole_image = space.apply(whole)
+        p, image = _orthogonalized(whole, whole_image, held, space)
+        if held and problem.a.norm(image) <= lost * problem.a.norm(whole_image):
+            # The directions span what the residual leads to: the rest is rounding, and not the image of p.
+            held, p, image = [], whole, whole_image
         packed = space.packed(p), space.packed(image)
         p, image = (space.unpacked(v) for v in packed)
         length2 = dot(image, image).real
@@ -247,6 +248,13 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
     problem.finish(x)
 
 
-def _check_restart(restart: int) -> None:
-    if restart < 1:
-        raise ArgumentError(f"restart={restart}; expected at least 1")
+def _orthogonalized(
+    p: torch.Tensor, image: torch.Tensor, held: list[tuple[Packed, Packed, float]], space: Space
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return p and its image, the image orthogonal to those of the directions held."""
+    for direction, its, length2 in held:
+        u = space.unpacked(its)
+        part = space.operator.dot(u, image) / length2
+        image = image - part * u
+        p = p - part * space.unpacked(direction)
+    return p, image

@@ -68,10 +68,10 @@ def multishift_cg(
     if system.b.shape[1] != 1 or len(system.shape) != 1:
         raise ArgumentError(f"b has the shape {tuple(system.shape)}; expected (n,) for many shifts")
     check_symmetric(system.a)
-    largest = max(abs(s) for s in values) * 2.0**system.exponent
-    if exponent_of(largest) > FAR:
-        more = -exponent_of(largest)
-        system.a, system.exponent = system.a.scaled(more), system.exponent + more
+    largest = max(abs(s) for s in values)
+    above = exponent_of(largest) + system.exponent
+    if largest > 0 and above > FAR:
+        system.a, system.exponent = system.a.scaled(-above), system.exponent - above
     tried = krylov_precision(system.a.preferred if precision == "auto" else precision)
     problem, began = system.problem(0, Stopping(rtol, atol, maxiter)), time.perf_counter()
     scaled = [math.ldexp(s, system.exponent) for s in values]
@@ -80,13 +80,12 @@ def multishift_cg(
     history = tuple(h / (problem.size or 1.0) for h in problem.history)
     stage = Stage(tried.name, "multishift_cg", -50, 0, 0.0, time.perf_counter() - began, TOGETHER, history)
     solutions = []
-    for s, y in zip(scaled, shared, strict=True):
-        # A is scaled, so its solutions are 2^-exponent times those of the A given.
-        x0 = times_power(y, problem.exponent - system.exponent)
+    for s, y in zip(values, shared, strict=True):
+        x0 = times_power(y, problem.exponent)
         result: Solution[torch.Tensor] = cg(
-            system.a.shifted(s),
+            system.unscaled.shifted(s),
             system.b[:, 0],
-            x0,
+            x0 if math.isfinite(system.a.peak(x0)) else None,  # cg says what is outside the range
             rtol=rtol,
             atol=atol,
             maxiter=maxiter,
@@ -94,7 +93,7 @@ def multishift_cg(
         )
         solutions.append(
             replace(
-                result.with_x(system.as_given(times_power(result.x, system.exponent))),
+                result.with_x(system.as_given(result.x)),
                 iterations=len(history) + result.iterations,
                 history=history + result.history,
                 stages=(stage, *result.stages),

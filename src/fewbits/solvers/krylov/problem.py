@@ -11,7 +11,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Stage
 from fewbits.solvers.krylov.stopping import MARGIN, Stopping
 from fewbits.solvers.operators.operator import Operator
-from fewbits.solvers.operators.vectors import exponent_of, times_power
+from fewbits.solvers.operators.vectors import exponent_of, is_real, times_power
 from fewbits.solvers.solution import Solution
 from fewbits.typing import Watch
 
@@ -176,5 +176,5 @@ class Problem:
 
 def check_delta(delta: float | None) -> None:
     """Raise ArgumentError if the factor of reliable updates is not between 0 and 1."""
-    if delta is not None and not 0 < delta < 1:
-        raise ArgumentError(f"delta={delta}; expected a factor between 0 and 1, or None")
+    if delta is not None and not (is_real(delta) and 0 < delta < 1):
+        raise ArgumentError(f"delta={delta!r}; expected a factor between 0 and 1, or None")

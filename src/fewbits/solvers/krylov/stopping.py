@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
+from numbers import Integral
 
 from fewbits.errors import ArgumentError
+from fewbits.solvers.operators.vectors import is_real
 
 # Loops stop a little below the tolerance, because the true residual is summed in another order.
 MARGIN = 1 - 2.0**-10
+
+LARGEST = sys.float_info.max
 
 
 @dataclass(frozen=True)
@@ -29,14 +34,14 @@ class Stopping:
     maxiter: int | None = None
 
     def __post_init__(self) -> None:
-        if not 0 <= self.rtol < 1:
-            raise ArgumentError(f"rtol={self.rtol}; expected a relative residual between 0 and 1")
-        if not 0 <= self.atol < math.inf:
-            raise ArgumentError(f"atol={self.atol}; expected a residual of at least 0")
+        if not is_real(self.rtol) or not 0 <= self.rtol < 1:
+            raise ArgumentError(f"rtol={self.rtol!r}; expected a relative residual between 0 and 1")
+        if not is_real(self.atol) or not 0 <= self.atol < math.inf:
+            raise ArgumentError(f"atol={self.atol!r}; expected a residual of at least 0")
         if self.rtol == self.atol == 0:
             raise ArgumentError("rtol=0 and atol=0; expected one above 0: rounding leaves a residual")
-        if self.maxiter is not None and self.maxiter < 1:
-            raise ArgumentError(f"maxiter={self.maxiter}; expected at least 1")
+        if self.maxiter is not None:
+            check_count(self.maxiter, "maxiter")
 
     def residual(self, size: float, exponent: int = 0) -> float:
         """Return the largest norm of the residual of a converged solution.
@@ -45,5 +50,18 @@ class Stopping:
             size: |b| after b was divided by 2^exponent.
             exponent: that of the power of two; ``atol`` refers to the b before it.
         """
-        with_power = math.ldexp(self.atol, -exponent) if self.atol and exponent > -1000 else self.atol
+        try:
+            with_power = math.ldexp(self.atol, -exponent)
+        except OverflowError:
+            with_power = LARGEST
         return max(self.rtol * size, with_power)
+
+    def of_copies(self, copies: int) -> Stopping:
+        """Return the same criterion for vectors that hold so many copies of the given ones."""
+        return replace(self, atol=min(math.sqrt(copies) * self.atol, LARGEST))
+
+
+def check_count(value: object, name: str) -> None:
+    """Raise ArgumentError if this is no whole number above zero."""
+    if not isinstance(value, Integral) or value < 1:
+        raise ArgumentError(f"{name}={value!r}; expected at least 1, a whole number")

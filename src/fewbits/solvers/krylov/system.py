@@ -14,7 +14,7 @@ from fewbits.solvers.krylov.fallback import Attempt
 from fewbits.solvers.krylov.problem import Problem
 from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.operators.adapters import LinearMap, any_operator, operator
-from fewbits.solvers.operators.operator import OnPairs, Operator
+from fewbits.solvers.operators.operator import OnPairs, Operator, random_vectors
 from fewbits.solvers.operators.vectors import array, exponent_of
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution, of_family
@@ -30,6 +30,7 @@ class System(Generic[Array]):
 
     Attributes:
         a: the operator, scaled by 2^-exponent.
+        unscaled: the operator before that.
         preconditioner: an operator, scaled, or None.
         b: (rows, k) float64 or complex128.
         x0: (n, k) of b's dtype, or None.
@@ -56,6 +57,9 @@ class System(Generic[Array]):
         self.a: Operator
         self.shape: torch.Size
         self.b: torch.Tensor
+        self.x0: torch.Tensor | None
+        self.preconditioner: Operator | None
+        self.pairs: bool
         self.kind: type[Problem] = Problem
         refused: FewbitsError | None = None
         try:
@@ -68,12 +72,21 @@ class System(Generic[Array]):
             )
         if refused is not None:
             raise refused
-        self._agree_on_columns()
+        self._agree()
         self._scale()
 
-    def _agree_on_columns(self) -> None:
-        """Raise ArgumentError in all processes if they hold different numbers of right-hand sides."""
+    def _agree(self) -> None:
+        """Make vectors (n, k), in all processes complex, or with an x0, if they are in one.
+
+        Raises:
+            ArgumentError: processes hold different numbers of right-hand sides.
+        """
+        self.pairs = self.a.peak(torch.tensor(float(self.pairs), dtype=torch.float64)) > 0
+        started = self.a.peak(torch.tensor(float(self.x0 is not None), dtype=torch.float64)) > 0
+        self.b = self._vectors(self.b)
         k = self.b.shape[1]
+        if started:
+            self.x0 = self.b.new_zeros(self.a.n, k) if self.x0 is None else self._vectors(self.x0)
         most = self.a.peak(torch.tensor(float(k), dtype=torch.float64))
         if self.a.peak(torch.tensor(most - k, dtype=torch.float64)) > 0:
             raise ArgumentError(f"b has {k} columns here and {most:g} in another process")
@@ -110,7 +123,7 @@ class System(Generic[Array]):
             part.is_complex() if isinstance(part, torch.Tensor) else part is not None and part.complex
             for part in parts
         )
-        self.b, self.x0 = self._vectors(right), None if start is None else self._vectors(start)
+        self.b, self.x0 = right, start
 
     def _preconditioner(self, M: LinearMap, arrays: bool, complex_vectors: bool) -> Operator:
         if hasattr(M, "solve") and not callable(M) and not isinstance(M, torch.Tensor):
@@ -126,6 +139,7 @@ class System(Generic[Array]):
         """Scale A and M so that their products with vectors of norm one neither overflow nor underflow."""
         if self.pairs:
             self.a = self.a if self.a.complex else OnPairs(self.a)
+        self.unscaled = self.a
         self.a, self.exponent, self.zero = comfortable(self.a)
         if self.preconditioner is not None:
             preconditioner = self.preconditioner
@@ -223,8 +237,7 @@ def check_symmetric(a: Operator) -> None:
     """
     if a.symmetric:
         return
-    generator, dtype = torch.Generator().manual_seed(0), torch.complex128 if a.complex else torch.float64
-    u, v = (torch.randn(a.n, generator=generator, dtype=dtype).to(a.device) for _ in range(2))
+    u, v = random_vectors(a, 2)
     of_u, of_v = a.exact(u), a.exact(v)
     if not abs(a.dot(u, of_v) - a.dot(of_u, v)) <= 1e-8 * a.norm(u) * a.norm(of_v):
         kind = "Hermitian" if a.complex else "symmetric"

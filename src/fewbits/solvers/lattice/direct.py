@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,9 @@ from numpy.typing import NDArray
 from fewbits.formats import Format
 from fewbits.kernels.bits.lattice import REALS, SITES
 from fewbits.solvers.krylov import bicgstab
+from fewbits.solvers.krylov.fallback import precisions
 from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.lattice.budget import solve_in_turn
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import grouped, natural
 from fewbits.solvers.operators.operator import Apply, Operator
@@ -106,16 +109,15 @@ def solve_directly(
     """
     m = Direct(a)
     right = torch.from_numpy(gamma_5(b.numpy().copy()))
-    solution = bicgstab(
+    solver = partial(
+        bicgstab,
         m,
         m.in_order(right),
-        None if x0 is None else m.in_order(x0),
         rtol=stopping.rtol,
         atol=stopping.atol,
-        maxiter=stopping.maxiter,
         callback=None if callback is None else lambda x: callback(m.in_groups(x)),
-        precision=precision,
         delta=delta,
-        watch=watch,
     )
+    start = None if x0 is None else m.in_order(x0)
+    solution = solve_in_turn(solver, start, precisions(precision, m.preferred), stopping.maxiter, watch)
     return solution.with_x(m.in_groups(solution.x))

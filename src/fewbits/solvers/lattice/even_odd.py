@@ -65,11 +65,11 @@ def solve_even_sites(
     exponent = exponent_of(a.peak(b))
     right = times_power(b, -exponent)
     size = a.norm(right)
+    schur = a.even_odd_operator()
     if size == 0:
-        return inner(a, b, x0, stopping, callback=callback)
+        return inner(schur, b, None, stopping, callback=callback)
     allowed = stopping.residual(size, exponent)
     shape = (-1, REALS, SITES)
-    schur = a.even_odd_operator()
     hops, even = schur.exact_hops(), torch.from_numpy(a.domain.even)[:, None, None]
     source = right.reshape(shape).clone()
     source[:, REALS // 2 :] *= -1  # H = gamma_5 M: what M x equals

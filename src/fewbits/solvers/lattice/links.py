@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers.operators.vectors import is_real, refuse_mask
 
 Array = NDArray[np.complex128]
 Shape = tuple[int, int, int, int]
@@ -39,8 +41,8 @@ def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed:
     Raises:
         ArgumentError: a size below 1, or a negative roughness.
     """
-    if not roughness >= 0:
-        raise ArgumentError(f"roughness={roughness}; expected zero or more")
+    if not is_real(roughness) or not roughness >= 0:
+        raise ArgumentError(f"roughness={roughness!r}; expected zero or more")
     noise = _normal((4, *_sizes(shape), 3, 3), seed)
     return project(np.eye(3) + roughness * (noise - noise.conj().swapaxes(-1, -2)) / 2)
 
@@ -52,6 +54,7 @@ def project(matrices: ArrayLike) -> Array:
         ArgumentError: another shape, or not numeric.
         DataError: NaN or infinity, or two rows that are zero or parallel.
     """
+    refuse_mask(matrices, "an array of matrices")
     matrices = np.asarray(matrices)
     if matrices.ndim < 2 or matrices.shape[-2:] != (3, 3) or matrices.dtype.kind not in "iufc":
         raise ArgumentError(f"matrices are {matrices.dtype} {matrices.shape}; expected numbers, (..., 3, 3)")
@@ -78,6 +81,7 @@ def _unit(rows: Array, least: float = 1e-300) -> Array:
 
 def check_shape(links: object) -> Shape:
     """Return T, Z, Y and X of a gauge field; raise ArgumentError if this is none."""
+    refuse_mask(links, "a gauge field")
     if (
         not isinstance(links, np.ndarray)
         or links.ndim != 7
@@ -127,10 +131,11 @@ def check_boundary(boundary: Sequence[int]) -> None:
         raise ArgumentError(f"boundary={boundary}; expected 1 or -1 along T, Z, Y and X")
 
 
-def check_number(value: float, name: str) -> None:
-    """Raise ArgumentError if a number is not finite."""
-    if not np.isfinite(value):
-        raise ArgumentError(f"{name}={value}; expected a finite number")
+def real_number(value: float, name: str) -> float:
+    """Return a number in double precision; raise ArgumentError if this is no finite real one."""
+    if not is_real(value) or not math.isfinite(value):
+        raise ArgumentError(f"{name}={value!r}; expected a finite real number")
+    return float(value)
 
 
 def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int, int]:

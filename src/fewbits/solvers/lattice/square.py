@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
 from fewbits.records import Stage
 from fewbits.solvers.krylov import Deflation, cg
+from fewbits.solvers.krylov.fallback import precisions
 from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.lattice.budget import shifted, solve_in_turn
 from fewbits.solvers.lattice.ritz import RitzVectors, begin, gather
 from fewbits.solvers.lattice.square_operator import Square
 from fewbits.solvers.operators.vectors import exponent_of, times_power
@@ -51,7 +54,8 @@ def solve_through_square(
     """
     exponent = exponent_of(a.peak(b))
     b = times_power(b, -exponent)
-    size = a.norm(b) or 1.0
+    size = a.norm(b)
+    x0 = x0 if size else None  # as Krylov solvers do: zero solves H x = 0
     allowed, maxiter = stopping.residual(size, exponent), stopping.maxiter
     best = torch.zeros_like(b) if x0 is None else times_power(x0, -exponent)
 
@@ -63,22 +67,25 @@ def solve_through_square(
     history: list[float] = []
     stages: list[Stage] = []
     updates = rounds = 0
+    tried = precisions(precision, a.preferred)
     operator, modes = begin(a, deflation)
     first = claimed = 0.0
     while least > allowed and rounds < ROUNDS and (maxiter is None or len(history) < maxiter):
         right = torch.from_numpy(a.hermitian(rest.numpy()))
         first = first or a.norm(right) or 1.0
         scale, done = a.norm(right) / first, len(history)
-        step = cg(
+        solver = partial(
+            cg,
             operator,
             right,
             rtol=MARGIN * allowed / a.norm(rest),
-            maxiter=None if maxiter is None else maxiter - done,
             callback=None if callback is None else _added(callback, x, exponent),
-            precision=precision,
             delta=delta,
             deflation=modes,
-            watch=None if watch is None else _shifted(watch, done, scale),
+        )
+        left = None if maxiter is None else maxiter - done
+        step = solve_in_turn(
+            solver, None, tried, left, None if watch is None else shifted(watch, done, scale)
         )
         x = x + step.x
         rest = residual(x)
@@ -97,17 +104,13 @@ def solve_through_square(
     return Solution(
         x,
         least <= allowed,
-        least / size,
+        least / (size or 1.0),
         len(history),
         tuple(stages),
         tuple(history),
         claimed=claimed,
         reliable_updates=updates,
     )
-
-
-def _shifted(watch: Watch, done: int, scale: float) -> Watch:
-    return lambda stage, iteration, residual: watch(stage, done + iteration, scale * residual)
 
 
 def _added(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,16 +15,18 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels.bits.lattice import COLOUR_REALS, SITES, Field
 from fewbits.solvers.krylov import Deflation, cg
-from fewbits.solvers.krylov.stopping import Stopping
+from fewbits.solvers.krylov.fallback import precisions
+from fewbits.solvers.krylov.stopping import LARGEST, Stopping
+from fewbits.solvers.lattice.budget import solve_in_turn
 from fewbits.solvers.lattice.gauge_field import GaugeField
 from fewbits.solvers.lattice.hops import EVEN, ODD
-from fewbits.solvers.lattice.links import check_number, check_shape
+from fewbits.solvers.lattice.links import check_shape, real_number
 from fewbits.solvers.lattice.order import grouped, natural
 from fewbits.solvers.lattice.processes import Processes, Sent
 from fewbits.solvers.lattice.ritz import RitzVectors, begin, gather
 from fewbits.solvers.lattice.square import solve_through_square
 from fewbits.solvers.lattice.staggered_normal import StaggeredNormal
-from fewbits.solvers.operators.vectors import exponent_of, times_power
+from fewbits.solvers.operators.vectors import exponent_of, refuse_mask, times_power
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import NumpyArray, Watch
@@ -69,7 +73,7 @@ class Staggered:
         self.processes = Processes(split, group)
         given = getattr(links, "shape", None), mass, reconstruct, boundary
         with self.processes.agreeing(f"Staggered of {given}"):
-            check_number(mass, "mass")
+            self.mass = real_number(mass, "mass")
             if mass == 0:
                 raise ArgumentError(
                     "mass=0; expected another: the even sites decide the odd ones by 1 / mass"
@@ -81,10 +85,10 @@ class Staggered:
                     " even and odd in turn"
                 )
             field = GaugeField(links, boundary, reconstruct, self.processes, multiple=4)
-        self.mass, self.part, self.shape, self._copies = mass, field.part, field.shape, field.copies
+        self.part, self.shape, self._copies = field.part, field.shape, field.copies
         stored = field.stored()
-        self.normal = StaggeredNormal(stored, mass)
-        self.even_normal = StaggeredNormal(stored, mass, even_odd=True)
+        self.normal = StaggeredNormal(stored, self.mass)
+        self.even_normal = StaggeredNormal(stored, self.mass, even_odd=True)
 
     @property
     def sent(self) -> Sent:
@@ -116,6 +120,7 @@ class Staggered:
             DataError: NaN or infinity.
         """
         shape = (*self.shape, 3)
+        refuse_mask(chi, "a field")
         given: object = chi
         if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
             name = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
@@ -157,7 +162,7 @@ class Staggered:
             x0: initial guess, of b's shape; default zero.
             rtol: tolerance for the relative residual, at least 0 and below 1.
             atol: tolerance for the absolute residual, as for :meth:`Wilson.solve`.
-            maxiter: most iterations; default 10 n.
+            maxiter: most iterations, in all precisions together; default 10 n for each.
             callback: called with x, of b's shape, after each iteration.
             precision: as for :meth:`Wilson.solve`.
             delta: the true residual is computed in float64 whenever the recurrence's residual has fallen by
@@ -187,7 +192,7 @@ class Staggered:
             *(given is None for given in (x0, callback, deflation)),
         )
         with self.processes.agreeing(f"solve with {options}"):
-            stopping = Stopping(rtol, atol, maxiter)
+            stopping = Stopping(rtol, atol, maxiter).of_copies(math.prod(self._copies))
             right = torch.from_numpy(self.flat(b))
             start = None if x0 is None else torch.from_numpy(self.flat(x0))
         seen = None if callback is None else lambda x: callback(self.field(x.numpy()))
@@ -256,6 +261,7 @@ class Staggered:
             hops.hop(_field(x), source, _field(out), 1 / mass, 0.5 / mass, ODD)
             return out
 
+        tried = precisions(precision, normal.preferred)
         operator, modes = begin(normal, deflation)
         reduced = torch.zeros_like(right)
         hops.hop(source, source, _field(reduced), mass, 0.5, EVEN)
@@ -264,20 +270,19 @@ class Staggered:
             if x0 is None
             else torch.where(even, times_power(x0, -exponent).view(-1, COLOUR_REALS, SITES), 0.0)
         )
-        step = cg(
+        solver = partial(
+            cg,
             operator,
             reduced,
-            None if start is None else start.reshape(-1),
             rtol=0.0,
             # What even sites leave of M x = b is what they leave here over m; rounding takes a part of it.
-            atol=MARGIN * abs(mass) * allowed or stopping.rtol or stopping.atol,
-            maxiter=stopping.maxiter,
+            atol=min(MARGIN * abs(mass) * allowed, LARGEST) or stopping.rtol or stopping.atol,
             callback=None if callback is None else lambda x: callback(times_power(whole(x), exponent)),
-            precision=precision,
             delta=delta,
             deflation=modes,
-            watch=watch,
         )
+        x0 = None if start is None else start.reshape(-1)
+        step = solve_in_turn(solver, x0, tried, stopping.maxiter, watch)
         gather(deflation)
         x = whole(step.x)
         left = normal.norm(right - torch.from_numpy(self.normal.times(x.numpy())))

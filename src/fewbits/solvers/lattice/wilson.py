@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -16,12 +17,13 @@ from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.direct import solve_directly
 from fewbits.solvers.lattice.even_odd import Inner, solve_even_sites
 from fewbits.solvers.lattice.gauge_field import GaugeField
-from fewbits.solvers.lattice.links import check_number
+from fewbits.solvers.lattice.links import real_number
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import grouped, natural
 from fewbits.solvers.lattice.processes import Processes, Sent
 from fewbits.solvers.lattice.ritz import RitzVectors
 from fewbits.solvers.lattice.square import solve_through_square
+from fewbits.solvers.operators.vectors import refuse_mask
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import NumpyArray, Watch
@@ -75,13 +77,13 @@ class Wilson:
     ) -> None:
         self.processes = Processes(split, group)
         with self.processes.agreeing(self._announced(links, mass, reconstruct, boundary)):
-            check_number(mass, "mass")
+            self.mass = real_number(mass, "mass")
             field = GaugeField(links, boundary, reconstruct, self.processes)
-            self.mass, self.part, self.shape = mass, field.part, field.shape
+            self.part, self.shape = field.part, field.shape
             self._copies = field.copies
             blocks = self._blocks(field)
             blocks = None if blocks is None else np.tile(blocks, (*self._copies, 1, 1, 1))
-        self.normal = Normal(field.stored(), 4 + mass, blocks)
+        self.normal = Normal(field.stored(), 4 + self.mass, blocks)
 
     def _announced(self, links: object, *numbers: object) -> str:
         """Return what must be the same in all processes."""
@@ -119,6 +121,7 @@ class Wilson:
     def flat(self, psi: Array) -> Reals:
         """Return a spinor field in the order of :class:`Normal`, (n,) float64; errors as in :meth:`apply`."""
         shape = (*self.shape, 4, 3)
+        refuse_mask(psi, "a spinor field")
         given: object = psi
         if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
             name = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
@@ -162,7 +165,7 @@ class Wilson:
             rtol: tolerance for the relative residual, at least 0 and below 1.
             atol: tolerance for the absolute residual, at least 0. The solver converges when |b - M x| <=
                 max(rtol |b|, atol) for the true residual in the 2-norm.
-            maxiter: most iterations; default 10 n.
+            maxiter: most iterations, in all precisions together; default 10 n for each.
             callback: called with x, of b's shape, after each iteration.
             precision: ``half``, ``quarter``, ``single``, ``double`` or another that :func:`krylov_precision`
                 reads; ``auto`` tries half, then double.
@@ -204,7 +207,7 @@ class Wilson:
                 raise ArgumentError("deflation= is for method='cg': low modes of M^+ M are not those of M")
             right = torch.from_numpy(self._flat_gamma_5(b))
             start = None if x0 is None else torch.from_numpy(self.flat(x0))
-            stopping = Stopping(rtol, atol, maxiter)
+            stopping = Stopping(rtol, atol, maxiter).of_copies(math.prod(self._copies))
         # M x = b is H x = gamma_5 b, and M^+ M = H^2.
         inner: Inner = (
             partial(solve_directly, precision=precision, delta=delta, watch=watch)

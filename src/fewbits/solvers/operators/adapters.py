@@ -74,7 +74,8 @@ class Function(Operator):
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return the function of a copy of v."""
         out = self._apply(v.numpy().copy() if self._arrays else v.clone())
-        product = out.detach() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
+        # Copied, because a function may return memory that its next call overwrites.
+        product = out.detach().clone() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
         if product.device != v.device:
             raise ArgumentError(
                 f"a function gives a result on {product.device} for a vector on {v.device}; expected both"

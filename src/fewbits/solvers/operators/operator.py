@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -22,6 +23,7 @@ class Operator:
         n: unknowns; in a partitioned operator, those of this process.
         rows: length of A v; n except in a least-squares problem.
         unknowns: total over all processes.
+        start: of the first unknown of this process, its place among all.
         symmetric: whether A is known to be symmetric (Hermitian if complex), so that no test is needed.
         complex: whether A is complex; it then takes and returns complex vectors.
         preferred: the precision that ``auto`` tries first.
@@ -31,6 +33,7 @@ class Operator:
     n: int
     device = torch.device("cpu")
     unknowns = 0  # 0 stands for n
+    start = 0
     symmetric = False
     complex = False
     preferred = "single"
@@ -91,9 +94,8 @@ class Operator:
 
     def magnitude(self) -> float:
         """Estimate the largest magnitude in A: from its values for a matrix, else from a product."""
-        generator = torch.Generator().manual_seed(0)
-        v = torch.randn(self.n, generator=generator, dtype=torch.float64).to(self.device)
-        return self.peak(self.exact(v.to(torch.complex128) if self.complex else v))
+        (v,) = random_vectors(self, 1)
+        return self.peak(self.exact(v))
 
     def dot(self, u: torch.Tensor, v: torch.Tensor) -> float:
         """Return u^H v over all unknowns, summed in float64 (complex, for complex vectors)."""
@@ -105,11 +107,21 @@ class Operator:
         return float(self.total(torch.vdot(wide(v), wide(v)).real).sqrt())
 
 
+def random_vectors(a: Operator, count: int) -> list[torch.Tensor]:
+    """Return vectors of random numbers that A multiplies, (n,) float64 or complex128.
+
+    Each process draws its own: with the same numbers in all, products between processes may cancel.
+    """
+    generator = torch.Generator().manual_seed(a.start)
+    dtype = torch.complex128 if a.complex else torch.float64
+    return [torch.randn(a.n, generator=generator, dtype=dtype).to(a.device) for _ in range(count)]
+
+
 class Derived(Operator):
     """Base of operators derived from another one; they share its sums and sizes."""
 
     def __init__(self, a: Operator) -> None:
-        self.a, self.n, self.unknowns = a, a.n, a.unknowns
+        self.a, self.n, self.unknowns, self.start = a, a.n, a.unknowns, a.start
         self.symmetric, self.complex, self.preferred = a.symmetric, a.complex, a.preferred
         self.device = a.device
 
@@ -153,7 +165,7 @@ class Shifted(Derived):
 
     def scaled(self, exponent: int) -> Operator:
         """Return A 2^exponent."""
-        return Shifted(self.a.scaled(exponent), self.shift * 2.0**exponent)
+        return Shifted(self.a.scaled(exponent), math.ldexp(self.shift, exponent))
 
 
 class Scaled(Derived):

@@ -68,6 +68,8 @@ class Partitioned(Operator):
         """Return this process's share of a full matrix, rows ``[start, start + n)``; shares are even."""
         if not dist.is_initialized():
             raise ArgumentError("there is no process group; call torch.distributed.init_process_group first")
+        if not hasattr(A, "tocsr"):
+            return cls(A, group)  # which refuses it in all processes
         rank, ranks, n = dist.get_rank(group), dist.get_world_size(group), A.shape[0]
         return cls(A.tocsr()[n * rank // ranks : n * (rank + 1) // ranks], group)
 

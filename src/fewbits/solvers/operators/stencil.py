@@ -19,6 +19,7 @@ from fewbits.kernels.bits.stencil import Grid, ScaledArray, store, stride_of, ze
 from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.stencil_vectors import StencilVectors, power_below
+from fewbits.solvers.operators.vectors import is_real, real_array
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import fake_quantize
 from fewbits.tensor import format as read
@@ -46,7 +47,8 @@ class Stencil(Operator):
         shift: added to the diagonal.
 
     Raises:
-        ArgumentError: shapes that do not fit each other, or rows of more than 4,096 cells.
+        ArgumentError: shapes that do not fit each other, rows of more than 4,096 cells, or what is not real
+            numbers.
         DataError: NaN or infinity.
     """
 
@@ -54,7 +56,9 @@ class Stencil(Operator):
     preferred = "scaled_fp16"
 
     def __init__(self, x: ArrayLike, y: ArrayLike, z: ArrayLike, shift: float = 0.0) -> None:
-        faces = [np.ascontiguousarray(f, np.float64) for f in (x, y, z)]
+        faces = [real_array(f, name) for f, name in ((x, "x"), (y, "y"), (z, "z"))]
+        if not is_real(shift):
+            raise ArgumentError(f"shift={shift}; expected a real number")
         shapes = [f.shape for f in faces]
         if any(len(s) != 3 for s in shapes) or not _fit(*shapes):
             raise ArgumentError(
@@ -80,7 +84,7 @@ class Stencil(Operator):
         The coefficient of a face is the harmonic mean of k in its two cells; at the boundary it is that of
         the one cell.
         """
-        k = np.asarray(k, np.float64)
+        k = real_array(k, "k")
         if k.ndim != 3 or not (k > 0).all():
             raise ArgumentError(f"k has the shape {k.shape}; expected (nz, ny, nx) of positive coefficients")
         around = np.pad(k, 1, mode="edge")

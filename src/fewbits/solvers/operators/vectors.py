@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Real
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.typing import AnyArray, NumpyArray
+from fewbits.typing import AnyArray
 
 
 def wide(v: torch.Tensor) -> torch.Tensor:
@@ -60,14 +62,30 @@ def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
             gradient.
         DataError: NaN or infinity.
     """
-    if isinstance(given, torch.Tensor):
-        refuse_gradients(given, name)
-        v = wide(given.detach()).resolve_conj()
-    else:
-        v = torch.from_numpy(_numbers(given, name))
+    v = _numbers(given, name)
     if not bool(torch.isfinite(reals(v)).all()):
         raise DataError(f"{name} holds NaN or infinity; remove them first")
     return v
+
+
+def real_array(given: ArrayLike | torch.Tensor, name: str) -> NDArray[np.float64]:
+    """Return real numbers of NumPy, PyTorch or nested lists as float64; NaN and infinity may be among them.
+
+    Raises:
+        ArgumentError: complex numbers, or as for :func:`array`.
+    """
+    v = _numbers(given, name)
+    if v.is_complex():
+        raise ArgumentError(f"{name} holds complex numbers; expected real ones")
+    values: NDArray[np.float64] = v.numpy()
+    return values
+
+
+def is_real(value: object) -> bool:
+    """Return whether this is one real number, also as an array or a tensor of no dimension."""
+    if isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim == 0:
+        value = value.item()
+    return isinstance(value, Real)
 
 
 def refuse_gradients(given: torch.Tensor, name: str) -> None:
@@ -79,9 +97,17 @@ def refuse_gradients(given: torch.Tensor, name: str) -> None:
         )
 
 
-def _numbers(given: AnyArray | Sequence[object], name: str) -> NumpyArray:
+def refuse_mask(given: object, name: str) -> None:
+    """Raise ArgumentError for a masked array, whose mask no solver heeds."""
     if isinstance(given, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array; expected numbers: fill it first")
+
+
+def _numbers(given: ArrayLike | torch.Tensor | Sequence[object], name: str) -> torch.Tensor:
+    if isinstance(given, torch.Tensor):
+        refuse_gradients(given, name)
+        return wide(given.detach()).resolve_conj()
+    refuse_mask(given, name)
     try:
         values = np.asarray(given)
     except ValueError:
@@ -89,4 +115,4 @@ def _numbers(given: AnyArray | Sequence[object], name: str) -> NumpyArray:
     complex_ = values.dtype.kind == "c"
     if values.dtype.kind not in "buifc" or values.dtype.itemsize > (16 if complex_ else 8):
         raise ArgumentError(f"{name} is {values.dtype}; expected real or complex numbers, double at most")
-    return np.array(values, np.complex128 if complex_ else np.float64, order="C")
+    return torch.from_numpy(np.array(values, np.complex128 if complex_ else np.float64, order="C"))
