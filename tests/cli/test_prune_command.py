@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fewbits.cli import main as cli
@@ -89,6 +90,23 @@ def test_what_is_pruned_is_stored_compressed_without_a_loss(
     assert torch.equal(load_file("b.safetensors")["w"], load_file("p.safetensors")["w"])
 
 
+def test_metadata_stays(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    notes = {"format": "pt", "note": "mine"}
+    save_file({"w": W}, "noted.safetensors", notes)
+    assert cli.run(["prune", "noted.safetensors", "--out", "p.safetensors"]) == 0
+    with safe_open("p.safetensors", "pt") as file:
+        assert file.metadata() == notes
+
+
+def test_metadata_of_every_file_of_a_folder_stays(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("parts").mkdir()
+    save_file({"a": W}, "parts/1.safetensors", {"format": "pt", "first": "1", "both": "1"})
+    save_file({"b": W}, "parts/2.safetensors", {"format": "pt", "second": "2", "both": "2"})
+    assert cli.run(["prune", "parts", "--out", "p.safetensors"]) == 0
+    with safe_open("p.safetensors", "pt") as file:
+        assert file.metadata() == {"format": "pt", "first": "1", "second": "2", "both": "1"}
+
+
 def test_without_out_it_only_tells(model: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.run(["prune", "model.safetensors", "--pattern", "4:8", "--format", "mxfp4"]) == 0
     out = unfolded(capsys.readouterr().out)
@@ -131,6 +149,16 @@ def test_a_task_is_trained_pruned_and_trained_again(
     assert [t["kept_magnitude"] for t in told["report"]["pruned"]] == [1.0, 1.0]
 
 
+def test_the_control_needs_no_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out, table = tmp_path / "p.safetensors", tmp_path / "p.json"
+    given = ["prune", "--task", "digits", "--steps", "4", "--recipe", "none", "--control"]
+    assert cli.run([*given, "--out", str(out), "--json", str(table)]) == 0
+    assert "dense again" in capsys.readouterr().out
+    (told,) = json.loads(table.read_text())["models"]
+    assert [s["stage"] for s in told["stages"]] == ["dense", "pruned", "dense again"]
+    assert all(is_sparse(load_file(out)[f"conv{i}.weight"], "2:4", axis=1) for i in (2, 3))
+
+
 @pytest.mark.parametrize("schedule", ["recomputed", "gradual", "sr_ste"])
 def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule: Any, tmp_path: Path) -> None:
     given = ["prune", "--task", "digits", "--steps", "20", "--schedule", schedule]
@@ -162,6 +190,14 @@ def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule: Any, tm
         (
             ["--task", "digits", "--exclude", "q*"],
             "--exclude 'q*' fits no module; the first of them are conv1",
+        ),
+        (
+            ["--task", "digits", "--recipe", "none", "--schedule", "gradual"],
+            "--schedule 'gradual' says when masks are made in retraining",
+        ),
+        (
+            ["--task", "digits", "--recipe", "none", "--schedule", "sr_ste", "--control"],
+            "--schedule 'sr_ste' says when masks are made in retraining",
         ),
         (["--task", "digits", "--pattern", "3:63"], "DigitModel has no layer to prune to 3:63"),
         (["--task", "digits", "model.safetensors"], "the weights are not those of this task's model"),

@@ -269,6 +269,12 @@ SGD_WITH_SHIFT = RECIPES["posit8"].extended(first_moment="posit8_1/shift=2")
             lambda p: LARS(p, 1.0, trust_coefficient=-1.0),
             "trust_coefficient=-1.0; expected a number, at least 0",
         ),
+        (lambda p: SGD(p, float("inf")), "lr=inf; expected a number, at least 0 and finite"),
+        (lambda p: SGD(p, "fast"), "lr='fast'; expected a number, at least 0"),
+        (lambda p: AdamW(p, lr=None), "lr=None; expected a number, at least 0"),
+        (lambda p: AdamW(p, betas=(0.9,)), "betas=(0.9,); expected two numbers"),
+        (lambda p: AdamW(p, betas=(0.9, 0.99, 0.999)), "betas=(0.9, 0.99, 0.999); expected two numbers"),
+        (lambda p: AdamW(p, betas=0.9), "betas=0.9; expected two numbers"),
         (lambda p: AdamW(p, recipe="fp9"), "there is no recipe 'fp9'"),
         (lambda p: SGD(p, 0.1, recipe=SGD_WITH_SHIFT), "what is stored has no room for a shift"),
     ],
@@ -286,6 +292,66 @@ def test_an_option_of_torch_that_would_do_nothing_in_a_group_is_refused(option: 
         optimizer.add_param_group({"params": [bias], **option})
     assert len(optimizer.param_groups) == 1
     optimizer.add_param_group({"params": [bias], **dict.fromkeys(option, False)})
+
+
+@pytest.mark.parametrize("option", [{"decoupled_weight_decay": False}, {"nesterov": True}, {"amsgrad": True}])
+def test_an_option_of_adam_that_would_do_nothing_in_a_group_is_refused(option: dict[str, object]) -> None:
+    w = nn.Parameter(torch.ones(2))
+    with pytest.raises(ArgumentError, match=f"{next(iter(option))}=.*AdamW of fewbits has no such option"):
+        AdamW([{"params": [w], **option}])
+    AdamW([{"params": [w], **{name: not value for name, value in option.items()}}])
+
+
+@pytest.mark.parametrize(
+    ("torchs", "ours"),
+    [
+        (lambda p: torch.optim.SGD(p, 0.1, maximize=True), lambda p: SGD(p, 0.1)),
+        (lambda p: torch.optim.SGD(p, 0.1, momentum=0.9, dampening=0.5), lambda p: SGD(p, 0.1)),
+        (lambda p: torch.optim.AdamW(p, amsgrad=True), AdamW),
+        (lambda p: torch.optim.AdamW(p, maximize=True), AdamW),
+    ],
+)
+def test_a_state_with_an_option_of_torch_that_would_do_nothing_is_refused(
+    torchs: Callable[..., torch.optim.Optimizer], ours: Callable[..., Optimizer]
+) -> None:
+    w = nn.Parameter(torch.ones(2))
+    mine = ours([w])
+    before = mine.state_dict()
+    with pytest.raises(ArgumentError, match=r"in the state; .* of fewbits has no such option"):
+        mine.load_state_dict(torchs([w]).state_dict())
+    assert mine.state_dict() == before
+
+
+def test_a_state_of_torch_whose_options_do_the_same_is_taken_over() -> None:
+    for theirs, mine in ((torch.optim.SGD, SGD), (torch.optim.AdamW, AdamW)):
+        w, v = (nn.Parameter(torch.ones(4)) for _ in range(2))
+        ours, plain = mine([w], lr=0.1), theirs([v], lr=0.3)
+        ours.load_state_dict(plain.state_dict())
+        w.grad, v.grad = torch.arange(4.0), torch.arange(4.0)
+        ours.step()
+        plain.step()
+        assert torch.allclose(w, v)
+
+
+@pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan")])
+def test_a_norm_that_nothing_can_have_is_refused(max_norm: float) -> None:
+    w = nn.Parameter(torch.ones(2))
+    w.grad = torch.ones(2)
+    with pytest.raises(ArgumentError, match=f"max_norm={max_norm}; expected a norm above 0"):
+        SGD([w], 0.1).clip_(max_norm)
+    assert torch.equal(w.grad, torch.ones(2))
+
+
+@pytest.mark.parametrize("make", [lambda p: SGD(p, 0.1), AdamW, lambda p: LARS(p, 0.1)])
+def test_a_sparse_gradient_is_refused_before_anything_moves(make: Callable[..., Optimizer]) -> None:
+    first, table = nn.Linear(4, 4), nn.Embedding(10, 4, sparse=True)
+    optimizer = make([*first.parameters(), *table.parameters()])
+    first(table(torch.tensor([1]))).sum().backward()
+    before = [p.detach().clone() for p in first.parameters()]
+    with pytest.raises(ArgumentError, match="make the embedding with sparse=False"):
+        optimizer.step()
+    assert all(torch.equal(p, b) for p, b in zip(first.parameters(), before, strict=True))
+    assert not optimizer.state
 
 
 def test_a_sparse_gradient_is_refused() -> None:

@@ -280,6 +280,63 @@ def test_models_that_cannot_be_are_refused() -> None:
         DropBack(nn.ReLU(), 5, lr=0.1)
 
 
+class Frozen(nn.Module):
+    """A frozen embedding, one with padding that is trained, and a layer of which the weight is frozen."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fixed = nn.Embedding(17, 64).requires_grad_(False)
+        self.table = nn.Embedding(17, 64, padding_idx=3)
+        self.first, self.last = nn.Linear(64, 64), nn.Linear(64, 10)
+        self.first.weight.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        words = (x * 16).long()
+        return self.last(functional.relu(self.first(self.fixed(words) + self.table(words)).mean(1)))
+
+
+def test_frozen_parameters_keep_their_values_and_padding_is_zero() -> None:
+    model = Frozen()
+    frozen = {name: p.clone() for name, p in model.named_parameters() if not p.requires_grad}
+    optimizer = DropBack(model, 400, lr=0.5)
+    assert optimizer.weights == 17 * 64 + 64 + 64 * 10 + 10
+    start = optimizer.dense_parameters()["table.weight"]
+    for i in range(3):
+        assert not model.table.weight[3].any()
+        assert all(torch.equal(model.get_parameter(name), value) for name, value in frozen.items())
+        train(model, optimizer, 1, i)
+    words = torch.arange(17) != 3
+    assert not torch.equal(model.table.weight[words], start[words])
+    assert (model.table.weight != start).sum() <= optimizer.tracked == 400
+    spread = start[words].std() * 17**0.5  # of fan_in 64: 1 / 8
+    assert float(spread) == pytest.approx(17**0.5 / 8, rel=0.1)
+
+    plain = Frozen()
+    plain.load_state_dict(optimizer.dense_parameters())
+    x, _ = next(batches(1))
+    with torch.no_grad():
+        assert torch.equal(model(x), plain(x))
+    other, second = copy.deepcopy((model, optimizer))
+    train(other, second, 1, 3)
+    train(model, optimizer, 1, 3)
+    assert all(torch.equal(v, second.dense_parameters()[k]) for k, v in optimizer.dense_parameters().items())
+
+
+def test_what_would_not_be_trained_is_refused() -> None:
+    model = perceptron()
+    optimizer = DropBack(model, 50, lr=0.1)
+    with pytest.raises(ArgumentError, match="a second group of parameters"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(3))]})
+    assert len(optimizer.param_groups) == 1
+    with pytest.raises(ArgumentError, match="0 has sparse gradients; make the embedding with sparse=False"):
+        DropBack(nn.Sequential(nn.Embedding(4, 4, sparse=True)), 5, lr=0.1)
+    with pytest.raises(ArgumentError, match="no parameters to train; expected some that are not frozen"):
+        DropBack(nn.Linear(4, 4).requires_grad_(False), 5, lr=0.1)
+    meta = nn.Sequential(nn.Linear(4, 4, device="meta").requires_grad_(False), nn.Linear(4, 4))
+    with pytest.raises(ArgumentError, match=r"0\.weight is frozen and on the meta device"):
+        DropBack(meta, 5, lr=0.1)
+
+
 def test_a_second_gradient_is_refused_and_a_forgotten_one_is_forgotten() -> None:
     model = perceptron()
     optimizer = DropBack(model, 50, lr=0.1)

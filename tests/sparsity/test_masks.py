@@ -1,5 +1,6 @@
 """Masks under a pattern, against brute force over all choices and against NumPy's sort."""
 
+from fractions import Fraction
 from itertools import combinations, product
 from typing import Any
 
@@ -153,6 +154,29 @@ def test_transposable_masks_of_convolutions_are_those_of_each_place_of_the_kerne
     found = transposable_mask(w, "2:4")
     for r, s in product(range(3), range(2)):
         assert torch.equal(found[:, :, r, s], transposable_mask(w[:, :, r, s], "2:4"))
+
+
+def exact_rank(tile: torch.Tensor, kept: torch.Tensor) -> tuple[int, Fraction]:
+    """How many infinities a mask keeps, and the exact sum of the finite magnitudes."""
+    values = tile[kept].abs().tolist()
+    return values.count(torch.inf), sum((Fraction(v) for v in values if v < torch.inf), Fraction(0))
+
+
+@pytest.mark.parametrize("pattern", ["1:2", "2:4", "2:3"])
+@pytest.mark.parametrize("largest", [1e-310, 1.0, 1e39, 1.7e308])
+@pytest.mark.parametrize("infinities", [0, 1, 2])
+def test_large_values_and_those_beside_infinities_are_compared_too(
+    pattern: str, largest: float, infinities: int
+) -> None:
+    keep, m = sizes(pattern)
+    rows = [torch.tensor([i in chosen for i in range(m)]) for chosen in combinations(range(m), keep)]
+    every = [torch.stack(tile) for tile in product(rows, repeat=m)]
+    every = [tile for tile in every if (tile.sum(0) == keep).all()]
+    for seed in range(5):
+        tile = torch.rand(m, m, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * largest
+        tile.view(-1)[seed : seed + infinities] = torch.inf
+        best = max(exact_rank(tile, kept) for kept in every)
+        assert exact_rank(tile, transposable_mask(tile, pattern)) == best
 
 
 def test_infinities_do_not_spoil_a_tile() -> None:

@@ -271,6 +271,43 @@ def test_scalers_hand_their_scale_through_and_an_overflow_skips_the_step(kind: A
     assert scale.get_scale() == 512
 
 
+@pytest.mark.parametrize("kind", ["adamw", "adamw-fused", "ours"])
+@pytest.mark.parametrize("schedule", [Gradual(4), Recomputed(every=2)])
+def test_steps_that_a_scaler_skips_are_none_for_the_schedule(kind: Any, schedule: Any) -> None:
+    x, y = data()
+    ends = []
+    for overflows in ((), (0, 2, 3)):  # numbers of steps
+        model = network(schedule)
+        optimizer = MaskedOptimizer(OPTIMIZERS[kind](model.parameters()), model)
+        scale = torch.amp.GradScaler("cpu", init_scale=64.0)
+        for number in range(3 + len(overflows)):
+            before = copy.deepcopy(model.state_dict())
+            optimizer.zero_grad()
+            scale.scale(nn.functional.cross_entropy(model(x), y)).backward()
+            if number in overflows:
+                model[2].bias.grad[0] = torch.inf
+            scale.step(optimizer)
+            scale.update(64.0)
+            if number in overflows:
+                assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        ends.append(model.state_dict())
+    assert ends[0]["sparsity_step"] == 3
+    assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
+
+
+def test_a_step_that_fails_leaves_the_model_sparse() -> None:
+    model = network(Recomputed())
+    optimizer = MaskedOptimizer(
+        OPTIMIZERS["ours"]([*model.parameters(), (w := nn.Parameter(torch.ones(4)))]), model
+    )
+    train(model, optimizer, 1)
+    before = copy.deepcopy(model.state_dict())
+    w.grad = torch.ones(4).to_sparse()
+    with pytest.raises(ArgumentError, match="a sparse gradient"):
+        optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
 def test_our_scaler_sees_packed_gradients_through_the_wrapper() -> None:
     chosen = "fp8-lm"
     model = prepare(network(Frozen()), chosen)
@@ -414,9 +451,29 @@ def test_misuse_is_refused_with_advice() -> None:
     packing = prepare(network(Recomputed()), "fp8-lm")
     with pytest.raises(ArgumentError, match=r"gradients are packed in .*held_gradient=fp32, or another"):
         MaskedOptimizer(optim.AdamW(packing.parameters(), recipe="fp8-lm"), packing)
-    with pytest.raises(ArgumentError, match=r"every=0 and decay=0.0; expected at least one step"):
-        Recomputed(every=0)
-    with pytest.raises(ArgumentError, match="steps=0, every=1 and begin=0; expected at least one step"):
-        Gradual(0)
+    with pytest.raises(ArgumentError, match="a step of LBFGS computes gradients several times"):
+        MaskedOptimizer(torch.optim.LBFGS(model.parameters()), model)
     with pytest.raises(AttributeError, match="no attribute 'flop'"):
         _ = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=1), model).flop
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Recomputed(every=0), "every=0 and decay=0.0; expected at least one step"),
+        (lambda: Recomputed(every=1.5), "every=1.5 and"),
+        (lambda: Recomputed(every=torch.nan), "every=nan and"),
+        (lambda: Recomputed(decay=-1.0), "decay=-1.0; expected"),
+        (lambda: Recomputed(decay=torch.inf), "decay of 0 or more that is finite"),
+        (lambda: Recomputed(decay=torch.nan), "decay=nan; expected"),
+        (lambda: Gradual(0), "steps=0, every=1 and begin=0; expected at least one step"),
+        (lambda: Gradual(2.5), "steps=2.5, every=1 and begin=0"),
+        (lambda: Gradual(torch.nan), "steps=nan, every=1 and begin=0"),
+        (lambda: Gradual(4, every=1.5), "every=1.5 and begin=0"),
+        (lambda: Gradual(4, begin=0.5), "begin=0.5; expected"),
+        (lambda: Gradual(4, begin=-1), "begin=-1; expected"),
+    ],
+)
+def test_schedules_that_cannot_be_are_refused(make: Any, said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        make()

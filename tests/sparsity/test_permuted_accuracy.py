@@ -146,6 +146,59 @@ def test_permuting_a_consumer_and_not_its_producer_is_found_and_undone(
     assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
 
 
+class Beside(nn.Module):
+    """A network whose outputs lie in one tensor with values that are not finite."""
+
+    def __init__(self, net: nn.Sequential, other: float) -> None:
+        super().__init__()
+        self.net, self.other = net, other
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.net(x)
+        return torch.cat([y, torch.full_like(y, self.other)], -1)
+
+
+def four_layers() -> nn.Sequential:
+    torch.manual_seed(0)
+    layers = [nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(16, 8)).eval()
+
+
+@pytest.mark.parametrize("other", [torch.nan, torch.inf, -torch.inf])
+def test_outputs_that_are_not_finite_hide_no_change(other: float) -> None:
+    x = torch.randn(2, 16, generator=torch.Generator().manual_seed(1))
+    net = four_layers()
+    before = net(x)
+    report = permute(Beside(net, other), example_inputs=x, seconds=1)
+    assert len(report.permuted) == 3
+    assert torch.allclose(net(x), before, atol=1e-6)
+
+    net = four_layers()
+    net[4].weight.data = net[2].weight.data  # two parameters in the same memory, which no trace shows
+    weights = {k: v.clone() for k, v in net.state_dict().items()}
+    with pytest.raises(ArgumentError, match="The weights are as they were"):
+        permute(Beside(net, other), example_inputs=x, seconds=1)
+    assert all(torch.equal(v, weights[k]) for k, v in net.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "change"),
+    [
+        (torch.nan, torch.nan, 0.0),
+        (torch.inf, torch.inf, 0.0),
+        (torch.nan, 0.0, torch.inf),
+        (torch.nan, torch.inf, torch.inf),
+        (torch.inf, torch.finfo(torch.float32).max, torch.inf),
+        (torch.inf, -torch.inf, torch.inf),
+        (0.0, torch.nan, torch.inf),
+        (4.0, 5.0, 0.25),
+    ],
+)
+def test_an_output_is_finite_both_times_or_the_same(before: float, after: float, change: float) -> None:
+    pair = ([torch.tensor([1.0, x, torch.inf])] for x in (before, after))
+    assert permute_model._largest_change(*pair) == change
+
+
 def test_an_operation_that_looks_at_neighbours_and_is_not_fixed_is_found(
     monkeypatch: pytest.MonkeyPatch, at_random: Any
 ) -> None:

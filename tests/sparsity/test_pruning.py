@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 import fewbits as fb
-from fewbits.errors import ArgumentError, FormatError
+from fewbits.errors import ArgumentError, DTypeError, FormatError
 from fewbits.sparsity import (
+    Frozen,
     Gradual,
     MaskedOptimizer,
     Recomputed,
@@ -138,6 +139,78 @@ def test_a_matrix_that_two_layers_share_is_pruned_once() -> None:
     report = fb.sparsify(model, "2:4")
     assert [t.tensor for t in report.pruned] == ["0.weight"]
     assert report.left_alone == (("1.weight", "it is 0.weight too"),)
+
+
+@pytest.mark.parametrize(("excluded", "owner"), [("2", "0"), ("0", "2")])
+def test_a_matrix_that_an_excluded_layer_shares_stays_dense(excluded: str, owner: str) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    model[2].weight = model[0].weight
+    before = model[0].weight.clone()
+    report = fb.sparsify(model, "2:4", exclude=excluded)
+    assert [t.tensor for t in report.pruned] == ["1.weight"]
+    assert report.left_alone == ((f"{owner}.weight", f"it is {excluded}.weight too, which is excluded"),)
+    assert torch.equal(model[0].weight, before)
+
+
+def test_a_layer_with_two_names_stays_dense_if_one_is_excluded() -> None:
+    shared = nn.Linear(8, 8)
+    model = nn.ModuleDict({"a": shared, "b": nn.Linear(8, 8), "c": shared})
+    report = fb.sparsify(model, "2:4", exclude="c")
+    assert [t.tensor for t in report.pruned] == ["b.weight"]
+    assert report.left_alone == (("a.weight", "it is c.weight too, which is excluded"),)
+
+
+def with_a_mask() -> nn.Module:
+    layer = nn.Linear(8, 8)
+    layer.weight_mask = torch.ones(8, 8)
+    return layer
+
+
+def of_inference() -> nn.Module:
+    with torch.inference_mode():
+        return nn.Linear(8, 8)
+
+
+def complex_layer() -> nn.Module:
+    return nn.Linear(8, 8, dtype=torch.complex64)
+
+
+@pytest.mark.parametrize(
+    ("last", "said"),
+    [
+        (with_a_mask, r"1\.weight_mask is there already"),
+        (of_inference, r"1\.weight was made in torch.inference_mode"),
+        (complex_layer, "expected floating-point numbers"),
+    ],
+)
+@pytest.mark.parametrize("schedule", [Frozen(), Recomputed(), Gradual(2)])
+def test_a_model_that_is_refused_is_as_it_was(last: Any, said: str, schedule: Any) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), last())
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    with pytest.raises((ArgumentError, DTypeError), match=said):
+        fb.sparsify(model, "2:4", schedule=schedule)
+    after = model.state_dict()
+    assert list(after) == list(before)
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert [t.tensor for t in fb.sparsify(model, "2:4", exclude="1").pruned] == ["0.weight"]
+
+
+def test_a_model_with_a_counter_of_that_name_is_refused_as_it_was() -> None:
+    model = nn.Linear(8, 8)
+    model.sparsity_step = 3
+    before = model.weight.clone()
+    with pytest.raises(ArgumentError, match="has something named sparsity_step"):
+        fb.sparsify(model, "2:4", schedule=Recomputed())
+    assert torch.equal(model.weight, before)
+    assert fb.sparsify(model, "2:4").density == 0.5  # which counts nothing
+
+
+@pytest.mark.parametrize("schedule", ["gradual", Gradual, Recomputed, None])
+def test_what_is_no_schedule_is_refused(schedule: Any) -> None:
+    model = nn.Linear(8, 8)
+    with pytest.raises(ArgumentError, match=r"is no schedule; expected one of fewbits\.sparsity"):
+        fb.sparsify(model, "2:4", schedule=schedule)
+    assert list(model.state_dict()) == ["weight", "bias"]
 
 
 def test_transposable_masks_hold_both_ways() -> None:

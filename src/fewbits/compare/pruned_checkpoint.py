@@ -9,8 +9,9 @@ from pathlib import Path
 from fewbits.compare.sparse_products import sparse_products
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
-from fewbits.files.checkpoint import read_checkpoint
+from fewbits.files.checkpoint import metadata, read_checkpoint
 from fewbits.files.matrix_view import is_convolution_kernel
+from fewbits.files.narrow_metadata import KEY
 from fewbits.files.selection import check_patterns, is_selected
 from fewbits.formats import Format, Pattern, parse
 from fewbits.formats import pattern as read
@@ -33,8 +34,8 @@ def prune_checkpoint(
     """Write a checkpoint whose matrices follow a pattern: the same tensors, with zeros.
 
     Floating-point tensors with two axes or more are pruned by magnitude along their last axis, and kernels of
-    convolutions (:func:`fewbits.files.matrix_view.is_convolution_kernel`) along their second. The checkpoint
-    is held in memory.
+    convolutions (:func:`fewbits.files.matrix_view.is_convolution_kernel`) along their second. The metadata is
+    kept. The checkpoint is held in memory.
 
     Args:
         source: a ``.safetensors`` file, an index of several, or a folder of them.
@@ -87,7 +88,7 @@ def prune_checkpoint(
     if progress is not None:
         progress("pruning tensors", len(tensors), len(tensors))
     if destination is not None:
-        save_file(written, destination)
+        save_file(written, destination, _metadata(source))
     report = PruneReport(str(chosen), tuple(pruned), tuple(left))
     return PrunedModel(
         model=os.fspath(source),
@@ -100,6 +101,15 @@ def prune_checkpoint(
         report=report,
         products=() if measured is None else sparse_products(written, report, measured),
     )
+
+
+def _metadata(source: str | os.PathLike[str]) -> dict[str, str]:
+    """Return the metadata of all files of a source; of a key that several have, the text of the first."""
+    texts: dict[str, str] = {}
+    for file in dict.fromkeys(tensor.file for tensor in read_checkpoint(source)):
+        texts = metadata(file) | texts
+    texts.pop(KEY, None)  # how narrow tensors are stored: here there are none
+    return texts
 
 
 def _refuse_source(source: str | os.PathLike[str], destination: Path) -> None:

@@ -75,13 +75,19 @@ def prune_task(
         progress: called as work goes on.
 
     Returns:
-        The record, and the weights of seed 0 and the last recipe.
+        The record, and the weights of seed 0 and the last recipe; without recipes, those that were pruned.
 
     Raises:
-        ArgumentError: no such recipe or schedule, nothing to prune, or weights of another model.
+        ArgumentError: no such recipe or schedule, a schedule without recipes, nothing to prune, or weights of
+            another model.
     """
     if schedule not in RETRAININGS:
         raise ArgumentError(f"schedule={schedule!r} is unknown; expected one of {', '.join(RETRAININGS)}")
+    if schedule != "frozen" and not recipes:
+        raise ArgumentError(
+            f"schedule={schedule!r} says when masks are made in retraining, and without a recipe there is"
+            " none; give a recipe, or leave the schedule out"
+        )
     chosen, steps = [read(name) for name in recipes], steps or task.hyper.steps
     how, trainings = RETRAININGS[schedule], seeds * (len(recipes) + (start is None) + control)
     measured, done = parse(format) if isinstance(format, str) else format, 0
@@ -123,7 +129,7 @@ def prune_task(
             rows[-1].append(trained(recipe, seed, begin))
     stages = [("dense", "fp32"), ("pruned", "fp32"), *[("dense again", "fp32")] * control]
     stages += [("from scratch" if how.from_scratch else "retrained", r.name) for r in chosen]
-    weights = rows[0][-1].weights
+    weights = rows[0][-1 if chosen else 1].weights
     record = PrunedModel(
         model=task.name,
         metric=task.metric,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.optim.optimizer import ParamsT
 
+from fewbits.errors import ArgumentError
 from fewbits.optim.optimizer import Optimizer, checked
 from fewbits.optim.parameter_state import Options, ParameterState
 from fewbits.recipes import Recipe
@@ -51,6 +53,9 @@ class AdamW(Optimizer):
         weight_decay: float = 1e-2,
         recipe: str | Recipe = "fp32",
     ) -> None:
+        pair: object = betas  # whatever a caller without types passes
+        if not isinstance(pair, Sequence) or len(pair) != 2:
+            raise ArgumentError(f"betas={betas!r}; expected two numbers, of the first and the second moment")
         defaults = {
             "lr": checked("lr", lr),
             "betas": tuple(checked(f"betas[{i}]", beta, below=1.0) for i, beta in enumerate(betas)),

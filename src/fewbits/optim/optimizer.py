@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from copy import deepcopy
 from itertools import chain
+from numbers import Real
 from typing import Any, ClassVar, TypedDict, cast
 
 import torch
@@ -26,7 +28,14 @@ from fewbits.tensor import NarrowTensor
 from fewbits.typing import StateDict
 
 _COUNTS = ("step",)
-_NOT_HERE = ("amsgrad", "maximize", "dampening")  # options of a group that would do nothing
+# Options that only torch's optimizers have, with the value at which they do nothing.
+_NOT_HERE: dict[str, object] = {
+    "amsgrad": False,
+    "maximize": False,
+    "dampening": 0,
+    "decoupled_weight_decay": True,
+    "nesterov": False,
+}
 _STATES = ("first_moment", "second_moment", "master", "compensation")
 
 
@@ -80,12 +89,7 @@ class Optimizer(torch.optim.Optimizer):
         Raises:
             ArgumentError: a parameter of float64, a complex one, or an option that only torch's have.
         """
-        for option in _NOT_HERE:
-            if param_group.get(option):
-                raise ArgumentError(
-                    f"{option}={param_group[option]!r} in a group of parameters; {type(self).__name__} of"
-                    " fewbits has no such option: leave it out, or take torch.optim"
-                )
+        self._check_options(param_group, "a group of parameters")
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             if p.dtype == torch.float64 or p.is_complex():
@@ -96,6 +100,14 @@ class Optimizer(torch.optim.Optimizer):
                     f" steps are computed in float32; {remedy}"
                 )
         self._watch(self.param_groups[-1])
+
+    def _check_options(self, group: Mapping[str, object], where: str) -> None:
+        for option, idle in _NOT_HERE.items():
+            if option not in self.defaults and group.get(option, idle) != idle:
+                raise ArgumentError(
+                    f"{option}={group[option]!r} in {where}; {type(self).__name__} of fewbits has no such"
+                    " option: leave it out, or take torch.optim"
+                )
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of copies and pickles; gradients are left out, as torch leaves out ``p.grad``."""
@@ -178,6 +190,8 @@ class Optimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        for p in self._parameters():
+            _check_dense(p)
         self._hold_gradients()
         unscale = self._unscale()
         if unscale is not None:
@@ -267,14 +281,19 @@ class Optimizer(torch.optim.Optimizer):
         """Shrink all gradients together so that their norm is at most ``max_norm``.
 
         Args:
-            max_norm: of all gradients as one vector.
+            max_norm: of all gradients as one vector, above 0.
             loss_scale: what the loss was multiplied by, where gradients are not unscaled yet:
                 ``scaler.get_scale()``.
 
         Returns:
             The norm before, of unscaled gradients; computed in float32. It is a number of Python, for which
             the host waits once where gradients lie on a device.
+
+        Raises:
+            ArgumentError: ``max_norm`` is not above 0.
         """
+        if not max_norm > 0:
+            raise ArgumentError(f"max_norm={max_norm!r}; expected a norm above 0")
         norms = [torch.linalg.vector_norm(g) for _, g in self.gradients()]
         together = [norm.to(norms[0].device) for norm in norms]
         norm = float(torch.linalg.vector_norm(torch.stack(together))) / loss_scale if norms else 0.0
@@ -324,13 +343,15 @@ class Optimizer(torch.optim.Optimizer):
         """Take over a state exactly: each tensor keeps its own dtype, and packed ones stay packed.
 
         Raises:
-            ArgumentError: the state is one of another optimizer, or of another recipe.
+            ArgumentError: the state is one of another optimizer, of another recipe, or with an option that
+                only torch's have.
         """
         saved = cast(_Saved, state_dict)
         for group in saved["param_groups"]:
             lacking = [option for option in self.defaults if option not in group]
             if lacking not in ([], ["differentiable"]):  # which torch adds to copies
                 raise ArgumentError(f"the state has no option {lacking[0]!r}; {self._expected()}")
+            self._check_options(group, "the state")
         keys = chain.from_iterable(group["params"] for group in saved["param_groups"])
         pairs = zip(keys, self._parameters(), strict=False)
         states = {p: saved["state"][key] for key, p in pairs if key in saved["state"]}
@@ -371,11 +392,7 @@ class Optimizer(torch.optim.Optimizer):
             return None
         if isinstance(p.grad, PackedGradient):
             return p.grad.values()
-        if p.grad.is_sparse:
-            raise ArgumentError(
-                f"a sparse gradient for a parameter of shape {tuple(p.shape)}; expected a dense one: make the"
-                " embedding with sparse=False"
-            )
+        _check_dense(p)
         return p.grad.float()
 
     def _unscale(self) -> float | torch.Tensor | None:
@@ -409,6 +426,14 @@ class Optimizer(torch.optim.Optimizer):
         state[role] = pack(x, getattr(self.recipe, role))
 
 
+def _check_dense(p: torch.Tensor) -> None:
+    if p.grad is not None and p.grad.layout != torch.strided:
+        raise ArgumentError(
+            f"a sparse gradient for a parameter of shape {tuple(p.shape)}; expected a dense one: make the"
+            " embedding with sparse=False"
+        )
+
+
 def unscaled(gradient: torch.Tensor, by: float | torch.Tensor) -> torch.Tensor:
     """Return a gradient times what unscales it, which may lie on another device of the model."""
     if isinstance(by, torch.Tensor):
@@ -426,10 +451,11 @@ def checked(name: str, value: float, *, least: float = 0.0, below: float | None 
     """Return the value of an option after checking its range.
 
     Raises:
-        ArgumentError: the value is not a number of at least ``least`` and below ``below``.
+        ArgumentError: the value is not a finite number of at least ``least`` and below ``below``.
     """
-    if not (value >= least and (below is None or value < below)):
-        wanted = f"at least {least:g}" + (f" and below {below:g}" if below is not None else "")
+    number = isinstance(value, (Real, torch.Tensor))
+    if not (number and least <= value < math.inf and (below is None or value < below)):
+        wanted = f"at least {least:g} and " + ("finite" if below is None else f"below {below:g}")
         raise ArgumentError(f"{name}={value!r}; expected a number, {wanted}")
     return value
 

@@ -17,7 +17,15 @@ from torch import distributed, nn
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
 from fewbits.kernels.ops.counter_uniform import counter_uniform
-from fewbits.sparsity.regenerated_parameters import Place, is_regenerated, places, regenerate, second_names
+from fewbits.sparsity.layers import EMBEDDINGS
+from fewbits.sparsity.regenerated_parameters import (
+    Place,
+    is_regenerated,
+    places,
+    regenerate,
+    second_names,
+    trained,
+)
 from fewbits.sparsity.tracked_weights import AT_ONCE, Selection, Tracked, moved, moved_alone
 from fewbits.typing import StateDict
 
@@ -50,15 +58,17 @@ class DropBack(torch.optim.Optimizer):
     comes. A layer with a matrix computes its forward pass twice for that.
 
     Initial values are equal on every device and for any number of threads: matrices uniform with the standard
-    deviation ``gain / sqrt(fan_in)``, weights of norms 1, biases 0. Those that the model came with are not
-    used, so it may be made on the meta device and never be dense. On a device all values stay there; the host
-    waits for how many candidates there are.
+    deviation ``gain / sqrt(fan_in)``, weights of norms 1, biases and the padding row of an embedding 0. Those
+    that the model came with are not used, so it may be made on the meta device and never be dense. Parameters
+    that are frozen, by ``requires_grad_(False)``, keep their values and are none of its weights. On a device
+    all values stay there; the host waits for how many candidates there are.
 
     A gradient is seen by nobody else: clipping, unscaling and a group of several processes are refused. A
     copy of the model has tracked weights of its own; ``deepcopy((model, optimizer))`` gives a pair to train.
 
     Args:
-        model: its parameters are replaced; none may have two names. Buffers stay as they are.
+        model: its parameters are replaced, but for frozen ones; none may have two names. Buffers stay as they
+            are.
         budget: weights to track at most.
         lr: the learning rate; schedulers of torch change it.
         momentum: as published 0. Tracked weights keep a velocity, all others forget theirs at each step.
@@ -68,7 +78,8 @@ class DropBack(torch.optim.Optimizer):
 
     Raises:
         ArgumentError: a value out of range, parameters with two names, of other dtypes than float32 or none,
-            or a model that has such an optimizer.
+            embeddings with sparse gradients, frozen parameters without values, or a model that has such an
+            optimizer.
     """
 
     def __init__(
@@ -83,11 +94,14 @@ class DropBack(torch.optim.Optimizer):
         device: torch.device | str | None = None,
     ) -> None:
         _check(model, budget, lr, momentum, seed, gain)
-        first = next(model.parameters()).device
+        first = next(iter(trained(model).values())).device
         own = torch.device(device) if device is not None else first
         self.device = torch.device("cpu") if own.type == "meta" else own
         self.budget, self.seed, self.gain, self.frozen = budget, seed, gain, False
         self._places = places(model)
+        every = dict(model.named_parameters(remove_duplicate=False))
+        self._frozen_parameters = {name: p for name, p in every.items() if not p.requires_grad}
+        self._names = tuple(every)
         self._tracked = Tracked.none(self.weights, self.device, momentum > 0)
         self._selection = Selection(budget)
         self._taken: set[str] = set()
@@ -99,7 +113,7 @@ class DropBack(torch.optim.Optimizer):
 
     @property
     def weights(self) -> int:
-        """The number of weights of the model, tracked or not."""
+        """The number of weights that are trained, tracked or not."""
         return self._places[-1].stop
 
     @property
@@ -115,6 +129,8 @@ class DropBack(torch.optim.Optimizer):
             values = counter_uniform(self.seed, place.start, n, self.gain * place.unit, self.device)
         else:
             values = torch.full((n,), place.constant, device=self.device)
+        if place.padding is not None:
+            values.view(place.shape)[place.padding] = 0
         tracked = self._tracked[self._tracked.within(place.start, place.stop)]
         values[tracked.index - place.start] += tracked.change
         return values.view(place.shape)
@@ -177,13 +193,28 @@ class DropBack(torch.optim.Optimizer):
         super().zero_grad(set_to_none=True)
         self._selection, self._taken = Selection(self.budget), set()
 
+    def add_param_group(self, param_group: dict[str, object]) -> None:
+        """Take the one group that the model's parameters are.
+
+        Raises:
+            ArgumentError: there is one already.
+        """
+        if self.param_groups:
+            raise ArgumentError(
+                "a second group of parameters: the weights of DropBack are those that its model had when it"
+                " was made; make it of a model that holds all layers"
+            )
+        super().add_param_group(param_group)
+
     def freeze(self) -> None:
         """Keep the set of tracked weights from now on: only they are trained."""
         self.frozen = True
 
     def dense_parameters(self) -> dict[str, torch.Tensor]:
         """Return all parameters, dense, under the names that they had: for a plain copy of the model."""
-        return {place.name: self.dense(place) for place in self._places}
+        frozen = {name: p.detach().clone() for name, p in self._frozen_parameters.items()}
+        values = frozen | {place.name: self.dense(place) for place in self._places}
+        return {name: values[name] for name in self._names}
 
     def nbytes(self) -> int:
         """Return the bytes held between steps: the tracked weights, and a scalar for each parameter."""
@@ -250,7 +281,7 @@ class DropBack(torch.optim.Optimizer):
 
 
 def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int, gain: float) -> None:
-    parameters = dict(model.named_parameters())
+    parameters = trained(model)
     if budget < 1 or not lr > 0 or not 0 <= momentum < 1 or not 0 <= seed < 2**64 or not gain > 0:
         raise ArgumentError(
             f"budget={budget}, lr={lr}, momentum={momentum}, seed={seed}, gain={gain}; expected a budget, a"
@@ -262,12 +293,24 @@ def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int,
             " one, or make the model anew"
         )
     if not parameters:
-        raise ArgumentError(f"{type(model).__name__} has no parameters to train")
+        raise ArgumentError(
+            f"{type(model).__name__} has no parameters to train; expected some that are not frozen"
+        )
+    empty = next((name for name, p in model.named_parameters() if p.is_meta and not p.requires_grad), None)
+    if empty is not None:
+        raise ArgumentError(
+            f"{empty} is frozen and on the meta device, where it has no values; load them first, or train it"
+        )
     misfit = next((name for name, p in parameters.items() if p.dtype != torch.float32), None)
     if misfit is not None:
         raise ArgumentError(
             f"{misfit} is {parameters[misfit].dtype}; expected float32: call .float() of the model"
         )
+    for name, module in model.named_modules():
+        if isinstance(module, EMBEDDINGS) and module.sparse and module.weight.requires_grad:
+            raise ArgumentError(
+                f"{name or type(module).__name__} has sparse gradients; make the embedding with sparse=False"
+            )
     tied = next(second_names(model), None)
     if tied is not None:
         raise ArgumentError(

@@ -15,8 +15,7 @@ _AXES: tuple[tuple[tuple[type[nn.Module], ...], str, int], ...] = (
 # By name: to import the package of such a class would take seconds, and not everybody has it.
 _ELSEWHERE = {"transformers.pytorch_utils.Conv1D": ("weight", 0)}
 
-
-_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def reduction_axes(module: nn.Module) -> dict[str, int]:
@@ -40,7 +39,7 @@ def other_matrices(module: nn.Module) -> dict[str, str]:
     stack of experts are none.
     """
     known = reduction_axes(module)
-    if isinstance(module, _EMBEDDINGS):
+    if isinstance(module, EMBEDDINGS):
         reason = "it is an embedding, whose rows are looked up"
     else:
         reason = f"which axis the products of {type(module).__name__} sum over is not known"

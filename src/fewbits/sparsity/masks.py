@@ -182,9 +182,18 @@ def _magnitudes(w: torch.Tensor) -> torch.Tensor:
 def _best(tiles: torch.Tensor, pattern: Pattern) -> torch.Tensor:
     """Return the mask of largest magnitude for each of ``(n, m * m)``; of equal ones, the first in order."""
     every = torch.tensor(_tiles(pattern), device=tiles.device)
+    places, infinite = every.double().mT, tiles.isinf()
+    some = tiles.device.type != "cpu" or bool(infinite.any())  # on a device nobody waits for the answer
     # In float64 the sum of a few float32 is all but exact. An infinity times an unset zero would be NaN.
-    finite = tiles.double().clamp(max=torch.finfo(torch.float32).max * 2)
-    return every[(finite @ every.double().mT).argmax(-1)]
+    finite = (tiles.masked_fill(infinite, 0.0) if some else tiles).double()
+    if tiles.dtype == torch.float64:  # whose sums may be infinite
+        large = finite.amax(-1, keepdim=True) > 2.0**1000
+        finite = torch.where(large, finite * 2.0**-10, finite)
+    sums = finite @ places
+    if some:
+        infinities = infinite.double() @ places
+        sums.masked_fill_(infinities < infinities.amax(-1, keepdim=True), -1.0)
+    return every[sums.argmax(-1)]
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -18,6 +19,7 @@ from fewbits.tensor import NarrowTensor, quantize
 from fewbits.typing import StateDict
 
 _AMP = ("grad_scale", "found_inf")  # what torch.amp.GradScaler sets on an optimizer for one step
+_UNKNOWN = 0, -2  # the number of the last step, and a version that its counter never had
 
 
 class MaskedOptimizer(torch.optim.Optimizer):
@@ -39,8 +41,9 @@ class MaskedOptimizer(torch.optim.Optimizer):
         flip_rate: share of the entries of all masks that the last step changed.
 
     Raises:
-        ArgumentError: the model is not sparse, the optimizer has none of its sparse parameters, or it packs
-            gradients, which :class:`Recomputed` has to change.
+        ArgumentError: the model is not sparse, the optimizer has none of its sparse parameters, its steps
+            need a closure, as those of ``torch.optim.LBFGS``, or it packs gradients, which
+            :class:`Recomputed` has to change.
 
     >>> from fewbits.sparsity import sparsify
     >>> model = nn.Linear(8, 8)
@@ -53,6 +56,12 @@ class MaskedOptimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
+        closure = inspect.signature(optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ArgumentError(
+                f"a step of {type(optimizer).__name__} computes gradients several times, each of which would"
+                " have to be masked; take an optimizer whose step needs no closure"
+            )
         self.__setstate__({"optimizer": optimizer, "model": model})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -63,7 +72,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
         """Wrap an optimizer, or become a copy that wraps a copy."""
         super().__setstate__(state)  # hooks and profiling as torch has them
         self._flips: int | torch.Tensor = 0
-        self._counted = 0, -2  # the number of the last step, and the version of its counter
+        self._counted = _UNKNOWN
         self._root = sparse_root(self.model)
         self._sparsity = cast(Sparsity, self._root.fewbits_sparsity)
         self._find_layers()
@@ -91,13 +100,16 @@ class MaskedOptimizer(torch.optim.Optimizer):
             )
         for layer in self._layers:
             layer.cut_buffers()
-            self._mask(layer)
+        self._mask_all()
 
     @torch.no_grad()
     def step(  # type: ignore[override]  # torch overloads it; this is the union
         self, closure: Callable[[], float] | None = None
     ) -> float | None:
         """Update every parameter that has a gradient, and keep the masks.
+
+        A step that a loss scaler skips is none for the schedule: one that counts steps, and has masks made
+        at some of them, waits for a device to say so.
 
         Args:
             closure: computes the loss anew, with gradients, once; what it returns is returned.
@@ -111,10 +123,15 @@ class MaskedOptimizer(torch.optim.Optimizer):
             self._before(layer, lent.get("grad_scale"))
         for name, value in lent.items():
             setattr(self.optimizer, name, value)
-        self.optimizer.step()
-        for name in lent:
-            delattr(self.optimizer, name)
-        self._after()
+        try:
+            self.optimizer.step()
+        except Exception:
+            self._mask_all()
+            raise
+        finally:
+            for name in lent:
+                delattr(self.optimizer, name)
+        self._after(lent.get("found_inf"))
         return loss
 
     def _before(self, layer: _Layer, scale: torch.Tensor | None) -> None:
@@ -131,21 +148,32 @@ class MaskedOptimizer(torch.optim.Optimizer):
         elif gradient is not None:
             keep_(local(gradient), layer.mask)
 
-    def _after(self) -> None:
+    def _after(self, overflow: torch.Tensor | None) -> None:
         schedule = self._sparsity.schedule
         self._flips = 0
         if isinstance(schedule, Recomputed):
             for layer in self._layers:
                 layer.dense.copy_(local(layer.p))
         if not isinstance(schedule, Frozen):
-            step = self._count_step(self._root.get_buffer(STEP))
-            if schedule.is_due(step):
+            step = self._count_step(self._root.get_buffer(STEP), overflow)
+            if step is not None and schedule.is_due(step):
                 self._flips = sum(layer.take(self._new_mask(layer, step)) for layer in self._layers)
-        for layer in self._layers:
-            self._mask(layer)
+        self._mask_all()
 
-    def _count_step(self, counter: torch.Tensor) -> int:
-        """Return the number of this step; a counter on a device is read only if someone else has set it."""
+    def _count_step(self, counter: torch.Tensor, overflow: torch.Tensor | None) -> int | None:
+        """Return the number of this step, None of one that a loss scaler skips.
+
+        A counter on a device is read only if someone else has set it. Where masks are made at every step no
+        number is asked for, and whether the step counts is decided there.
+        """
+        schedule = self._sparsity.schedule
+        always = isinstance(schedule, Recomputed) and schedule.every == 1
+        if always and overflow is not None and overflow.device.type != "cpu":
+            counter.add_(overflow.to(counter.device) == 0)
+            self._counted = _UNKNOWN
+            return 0
+        if overflow is not None and bool(overflow):
+            return None
         counter.add_(1)
         known, version = self._counted
         unchanged = counter.device.type != "cpu" and version + 1 == counter._version
@@ -163,6 +191,10 @@ class MaskedOptimizer(torch.optim.Optimizer):
         w = gathered(layer.p)
         final = self._sparsity.mask(w, layer.axis)
         return partial_mask(w, final, schedule.share(step)) if isinstance(schedule, Gradual) else final
+
+    def _mask_all(self) -> None:
+        for layer in self._layers:
+            self._mask(layer)
 
     def _mask(self, layer: _Layer) -> None:
         """Set masked weights to zero, and masked values of their states unless weights stay dense."""
@@ -212,8 +244,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over a state, also that of an optimizer of the dense model: it is masked."""
         self.optimizer.load_state_dict(state_dict)
-        for layer in self._layers:
-            self._mask(layer)
+        self._mask_all()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or name == "optimizer":

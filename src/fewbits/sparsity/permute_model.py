@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -104,7 +104,9 @@ def permute(
         _move(axes, tensors, orders)
         change = _largest_change(before, _outputs(model, inputs))
         if not change <= _rounding(model, before):
-            _move(axes, tensors, {root: order.argsort() for root, order in orders.items()})
+            # The last move is undone first: two parameters may lie in the same memory.
+            last_first = replace(axes, parent=dict(reversed(axes.parent.items())))
+            _move(last_first, tensors, {root: order.argsort() for root, order in orders.items()})
             raise ArgumentError(
                 f"with its channels permuted the outputs of {type(model).__name__} change by {change:.2g} of"
                 " the largest: it does something that its trace does not show. The weights are as they were;"
@@ -130,12 +132,19 @@ def _outputs(model: nn.Module, inputs: tuple[object, ...]) -> list[torch.Tensor]
 
 
 def _largest_change(before: list[torch.Tensor], after: list[torch.Tensor]) -> float:
-    """Return the largest change of an output, in units of its largest magnitude."""
+    """Return the largest change of an output, in units of its largest finite magnitude.
+
+    It is infinite where an output is not finite, before or after, and is not the same both times.
+    """
     changes = [0.0]
     for b, a in zip(before, after, strict=True):
-        if b.numel():
-            largest = float(b.double().abs().max()) or 1.0
-            changes.append(float((b.double() - a.double()).abs().max()) / largest)
+        old, new = b.double(), a.double()
+        finite = old.isfinite() & new.isfinite()
+        if not torch.allclose(old[~finite], new[~finite], rtol=0, atol=0, equal_nan=True):
+            return math.inf
+        old, new = old[finite], new[finite]
+        if len(old):
+            changes.append(float((old - new).abs().max()) / (float(old.abs().max()) or 1.0))
     return max(changes)
 
 

@@ -74,13 +74,15 @@ def sparsify(
 
     Returns:
         The tensors that were pruned, and every other matrix of the layers that were meant, with the reason:
-        sizes that do not fit, weights that serve as something else too, embeddings, and layers of which it is
-        not known what they sum over, as transposed convolutions or stacks of experts.
+        sizes that do not fit, weights that serve as something else too or belong to an excluded layer too,
+        embeddings, and layers of which it is not known what they sum over, as transposed convolutions or
+        stacks of experts.
 
     Raises:
         FormatError: no such pattern.
         ArgumentError: a pattern of names that fits no module, no layer that could be pruned, a model that is
-            sparse or sharded already.
+            sparse or sharded already, something that is no schedule. The model is as it was then.
+        DTypeError: weights that are not floating point; the model is as it was.
     """
     model = model._modules.get("_orig_mod") or model  # of a compiled model, what was compiled
     if any(_own(module, _SPARSITY) is not None for module in model.modules()):
@@ -88,37 +90,49 @@ def sparsify(
             "the model is sparse already; call fewbits.sparsity.remove_masks(model) first, or load its"
             " state_dict into a new one"
         )
-    names = [name for name, _ in model.named_modules()]
+    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
     included, excluded = listed(include), listed(exclude)
     check_fits("include", included, names)
     check_fits("exclude", excluded, names)
     if transposable not in (None, *SEARCHES):
         raise ArgumentError(f"transposable={transposable!r} is not one of {', '.join(SEARCHES)}, or None")
+    if not isinstance(schedule, Schedule):
+        raise ArgumentError(
+            f"schedule={schedule!r} is no schedule; expected one of fewbits.sparsity, as Gradual(steps=1000)"
+        )
+    if hasattr(model, STEP) and not isinstance(schedule, Frozen):
+        raise ArgumentError(
+            f"the model has something named {STEP}, which is where steps are counted; rename it"
+        )
     sparsity = Sparsity(read(pattern), transposable, schedule)
-    pruned, left, uses = [], [], _uses(model)
+    found: list[_Pruned] = []
+    left, uses = [], _uses(model)
     for name, module in model.named_modules():
         if within(name, included) and not within(name, excluded):
             for key, axis in reduction_axes(module).items():
                 full = f"{name}.{key}" if name else key
                 p = module._parameters[key]
                 assert p is not None
-                reason = _reason(full, p, axis, sparsity, uses[p])
+                reason = _reason(full, p, axis, sparsity, uses[p], excluded)
                 if reason:
                     left.append((full, reason))
                 else:
-                    pruned.append(_prune(module, key, axis, sparsity, full))
+                    found.append(_pruned(module, key, axis, sparsity, full))
             others = other_matrices(module)
             left += [(f"{name}.{key}" if name else key, reason) for key, reason in others.items()]
-    if not pruned:
+    if not found:
         why = f"; {left[0][0]}: {left[0][1]}" if left else ""
         raise ArgumentError(
             f"{type(model).__name__} has no layer to prune to {sparsity.pattern}{why}; expected a linear,"
             " convolutional, recurrent or attention layer that is included and not excluded"
         )
+    for layer in found:  # nothing has changed so far
+        layer.apply(schedule)
     vars(model)[_SPARSITY] = sparsity
     if not isinstance(schedule, Frozen):
-        model.register_buffer(STEP, torch.zeros((), dtype=torch.int64))
-    return PruneReport(str(sparsity.pattern), tuple(pruned), tuple(left))
+        # Beside the masks: a loss scaler says on their device whether a step counts.
+        model.register_buffer(STEP, torch.zeros((), dtype=torch.int64, device=found[0].mask.device))
+    return PruneReport(str(sparsity.pattern), tuple(layer.told for layer in found), tuple(left))
 
 
 def remove_masks(model: nn.Module) -> None:
@@ -170,7 +184,7 @@ def _own(module: nn.Module, name: str) -> Any:
 def _uses(model: nn.Module) -> dict[nn.Parameter, list[tuple[str, int | None]]]:
     """Return all names of each parameter, each with the axis that a product sums over, or None."""
     uses: dict[nn.Parameter, list[tuple[str, int | None]]] = {}
-    for name, module in model.named_modules():
+    for name, module in model.named_modules(remove_duplicate=False):
         axes = reduction_axes(module)
         for key, p in module._parameters.items():
             if p is not None:
@@ -179,12 +193,19 @@ def _uses(model: nn.Module) -> dict[nn.Parameter, list[tuple[str, int | None]]]:
 
 
 def _reason(
-    name: str, p: nn.Parameter, axis: int, sparsity: Sparsity, uses: list[tuple[str, int | None]]
+    name: str,
+    p: nn.Parameter,
+    axis: int,
+    sparsity: Sparsity,
+    uses: list[tuple[str, int | None]],
+    excluded: tuple[str, ...],
 ) -> str:
     """Return why a parameter stays dense; an empty text if it is pruned."""
     if is_sharded(p):
         raise ArgumentError(f"{name} is sharded; call sparsify before fully_shard")
     for other, its_axis in uses:
+        if within(other.rpartition(".")[0], excluded):
+            return f"it is {other} too, which is excluded"
         if its_axis != axis:
             return f"it is {other} too, which is summed otherwise"
     if uses[0][0] != name:
@@ -192,22 +213,47 @@ def _reason(
     return sparsity.misfit(tuple(p.shape), axis)
 
 
+@dataclass(frozen=True)
+class _Pruned:
+    """A parameter that is to be pruned, and its mask."""
+
+    module: nn.Module
+    key: str
+    mask: torch.Tensor
+    told: PrunedTensor
+
+    @torch.no_grad()
+    def apply(self, schedule: Schedule) -> None:
+        """Prune the parameter as a schedule begins, and put its buffers into its layer."""
+        p, gradual = self.module._parameters[self.key], isinstance(schedule, Gradual)
+        assert p is not None
+        self.module.register_buffer(self.key + MASK, torch.ones_like(self.mask) if gradual else self.mask)
+        if isinstance(schedule, Recomputed):
+            self.module.register_buffer(self.key + DENSE, p.detach().clone())
+        if not gradual:
+            p.copy_(p.masked_fill(~self.mask, 0))
+        vars(self.module)[_AXES] = {**(_own(self.module, _AXES) or {}), self.key: self.told.axis}
+
+
 @torch.no_grad()
-def _prune(module: nn.Module, key: str, axis: int, sparsity: Sparsity, full: str) -> PrunedTensor:
+def _pruned(module: nn.Module, key: str, axis: int, sparsity: Sparsity, full: str) -> _Pruned:
+    """Choose what a parameter keeps; nothing of the model changes.
+
+    Raises:
+        ArgumentError: the layer has something where the mask would lie, or the parameter cannot change.
+    """
     p = module._parameters[key]
     assert p is not None
+    if p.is_inference():
+        raise ArgumentError(
+            f"{full} was made in torch.inference_mode(), and does not change any more; make the model outside"
+            " of it, or copy it"
+        )
     for suffix in (MASK, DENSE):
         if hasattr(module, key + suffix):
             raise ArgumentError(
                 f"{full}{suffix} is there already; rename it, or remove what else prunes {full}"
             )
     final = sparsity.mask(p, axis)
-    magnitude, masked = kept_magnitude(p, final), p.masked_fill(~final, 0)
-    gradual = isinstance(sparsity.schedule, Gradual)
-    module.register_buffer(key + MASK, torch.ones_like(final) if gradual else final)
-    if isinstance(sparsity.schedule, Recomputed):
-        module.register_buffer(key + DENSE, p.detach().clone())
-    if not gradual:
-        p.copy_(masked)
-    vars(module)[_AXES] = {**(_own(module, _AXES) or {}), key: axis}
-    return PrunedTensor(full, tuple(p.shape), axis, density(masked), magnitude)
+    shares = density(p.masked_fill(~final, 0)), kept_magnitude(p, final)
+    return _Pruned(module, key, final, PrunedTensor(full, tuple(p.shape), axis, *shares))

@@ -13,6 +13,7 @@ from torch.nn.utils import parametrize
 from torch.utils.checkpoint import checkpoint
 
 from fewbits.errors import ArgumentError
+from fewbits.sparsity.layers import EMBEDDINGS
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Place:
     start: int  # of its first value, in the order of the model's parameters
     unit: float  # by which an integer draw is multiplied at a gain of 1; 0 for a constant
     constant: float
+    padding: int | None = None  # the row of an embedding that is zero and has no gradient
 
     @property
     def stop(self) -> int:
@@ -31,19 +33,27 @@ class Place:
         return self.start + self.shape.numel()
 
 
-def places(model: nn.Module) -> list[Place]:
-    """Return the place of each parameter.
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that are not frozen, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
-    One of two axes or more is uniform with the standard deviation ``1 / sqrt(fan_in)``, times a gain; the
-    weight of a norm is 1 and a bias 0.
+
+def places(model: nn.Module) -> list[Place]:
+    """Return the place of each parameter that is trained.
+
+    One of two axes or more is uniform with the standard deviation ``1 / sqrt(fan_in)``, times a gain, but for
+    the padding of an embedding, which is 0; the weight of a norm is 1 and a bias 0.
     """
     located: list[Place] = []
     start = 0
-    for name, p in model.named_parameters():
+    for name, p in trained(model).items():
+        owner, _, key = name.rpartition(".")
+        module = model.get_submodule(owner)
+        padding = module.padding_idx if isinstance(module, EMBEDDINGS) else None
         matrix = p.dim() > 1
         fan_in = max(p.shape[1:].numel(), 1) if matrix else 1
         unit = math.sqrt(3 / fan_in) / 2**24 if matrix else 0.0
-        located.append(Place(name, p.shape, start, unit, float(name.rpartition(".")[2] == "weight")))
+        located.append(Place(name, p.shape, start, unit, float(key == "weight"), padding))
         start = located[-1].stop
     return located
 
@@ -104,7 +114,7 @@ class _Regenerated(nn.Module):
 def regenerate(
     model: nn.Module, source: Source, all_places: list[Place], device: torch.device
 ) -> list[nn.Parameter]:
-    """Take the parameters out of a model, and return the scalars that stand for them.
+    """Take the parameters of some places out of a model, and return the scalars that stand for them.
 
     The layers with matrices run again in the backward pass, so that none is kept from forward to backward.
     """
@@ -146,9 +156,9 @@ def is_regenerated(model: nn.Module) -> bool:
 
 
 def second_names(model: nn.Module) -> Iterator[str]:
-    """Yield the second and further names of tied parameters."""
+    """Yield the second and further names of tied parameters that are trained."""
     seen: set[int] = set()
     for name, p in model.named_parameters(remove_duplicate=False):
-        if id(p) in seen:
+        if id(p) in seen and p.requires_grad:
             yield name
         seen.add(id(p))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from numbers import Integral
 
 from fewbits.errors import ArgumentError
 
@@ -28,17 +30,17 @@ class Recomputed:
             Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch, 2021, figure 2).
 
     Raises:
-        ArgumentError: ``every`` below one, or a negative ``decay``.
+        ArgumentError: ``every`` is no integer of at least one, or ``decay`` negative or not finite.
     """
 
     every: int = 1
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.every < 1 or not self.decay >= 0:
+        if not _is_count(self.every, 1) or not 0 <= self.decay < math.inf:
             raise ArgumentError(
-                f"every={self.every} and decay={self.decay}; expected at least one step, and a decay of 0 or"
-                " more"
+                f"every={self.every} and decay={self.decay}; expected at least one step, an integer, and a"
+                " decay of 0 or more that is finite"
             )
 
     def is_due(self, step: int) -> bool:
@@ -59,7 +61,7 @@ class Gradual:
         begin: steps before the first pruning.
 
     Raises:
-        ArgumentError: ``steps`` or ``every`` below one, or a negative ``begin``.
+        ArgumentError: ``steps`` or ``every`` is no integer of at least one, or ``begin`` none of at least 0.
     """
 
     steps: int
@@ -67,10 +69,11 @@ class Gradual:
     begin: int = 0
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.every) < 1 or self.begin < 0:
+        if not (_is_count(self.steps, 1) and _is_count(self.every, 1) and _is_count(self.begin, 0)):
             raise ArgumentError(
                 f"steps={self.steps}, every={self.every} and begin={self.begin}; expected at least one step"
-                " from the first pruning to the last, at least one between two, and none or more before"
+                " from the first pruning to the last, at least one between two, and none or more before: all"
+                " of them integers"
             )
 
     def is_due(self, step: int) -> bool:
@@ -85,6 +88,10 @@ class Gradual:
         """
         gone = min(max((step - self.begin) / self.steps, 0.0), 1.0)
         return 1 - (1 - gone) ** 3
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, Integral) and int(value) >= least
 
 
 Schedule = Frozen | Recomputed | Gradual
