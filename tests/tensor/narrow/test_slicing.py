@@ -98,6 +98,14 @@ def test_pieces_share_the_bytes_of_the_whole(fmt: cases.Format) -> None:
     assert first.nbytes < q.nbytes
 
 
+@pytest.mark.parametrize("shape", [(0, 64), (4, 0)])
+def test_an_axis_of_no_values_splits_as_torchs(shape: tuple[int, int]) -> None:
+    x = torch.zeros(shape)
+    q, dim = fb.quantize(x, "mxfp4"), shape.index(0)
+    for split in (lambda t: t.split(2, dim), lambda t: t.split(0, dim), lambda t: t.chunk(3, dim)):
+        assert [p.shape for p in split(q)] == [p.shape for p in split(x)]
+
+
 @pytest.mark.parametrize("name", ["int8_tensor", "nvfp4"])
 def test_a_scale_of_the_whole_tensor_stays_with_every_piece(name: str) -> None:
     q = packed(name, (4, 64))

@@ -97,9 +97,9 @@ def split(q: NarrowTensor, size: int | Sequence[int], dim: int = 0) -> list[Narr
     """Return ``q`` split along ``dim`` into parts of ``size``, the last may be smaller, or of given sizes."""
     n = q.shape[counted(q, dim)] if q.ndim else 1
     if isinstance(size, int):
-        if size < 1:
+        if size < 1 and (size or n):
             raise ArgumentError(f"pieces of {size} for an axis of {n}; give a length from 1 up")
-        sizes = [min(size, n - start) for start in range(0, n, size)]
+        sizes = [min(size, n - start) for start in range(0, n, size)] if n else [0]
     else:
         sizes = list(size)
     ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
