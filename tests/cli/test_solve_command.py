@@ -188,6 +188,13 @@ def test_what_does_not_converge_says_so_by_its_exit_code_and_by_the_name_of_its_
     given.insert(2, str(sparse_system / "x.unconverged.mtx"))
     assert run([*given, "--out", str(sparse_system / "x.mtx")]) == 2
     assert "is an input" in capsys.readouterr().err
+    for option in ("--json", "--report"):
+        words = [*given[:2], *given[3:], "--out", str(sparse_system / "y.mtx")]
+        assert run([*words, option, str(sparse_system / "y.unconverged.mtx")]) == 2
+        assert "is where --json or --report goes; give another --out" in " ".join(
+            capsys.readouterr().err.split()
+        )
+        assert not (sparse_system / "y.unconverged.mtx").exists()
 
 
 def test_a_precision_that_is_refused_does_not_end_a_comparison(

@@ -72,6 +72,10 @@ def reduce_everything(rank: int, size: int) -> None:
                     check_all_reduce(rank, size, text, shape, dtype, op)
         check_reduce_scatter(rank, size, text)
     check_strides_and_lists(rank, size)
+    for text in ("fp8_e4m3:aps", "fp8_e5m2:aps"):
+        for value in (1e38, 3e36, 2.0**115, 1.0, 1e-30, 1e-34):
+            x = torch.full((4,), value / size)
+            torch.testing.assert_close(all_reduce(x, text), size * x, rtol=0.3, atol=0)
 
 
 def check_all_reduce(

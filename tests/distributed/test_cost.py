@@ -36,6 +36,22 @@ LINK = Link(2.0, 5.0)
 CODECS = ("fp32", "mxfp8_e4m3", "int8_256:feedback", "mxfp4", "topk:density=0.02,feedback")
 
 
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"ranks": 0}, "ranks=0; expected a whole number of at least 1"),
+        ({"ranks": -1}, "ranks=-1"),
+        ({"n": -5}, "n=-5; expected a whole number of at least 0"),
+        ({"n": 5.5}, "n=5.5"),
+        ({"layers": 0}, "layers=0"),
+    ],
+)
+def test_bytes_of_no_count_are_refused(counts: dict[str, Any], said: str) -> None:
+    given: dict[str, Any] = {"n": 5, "ranks": 2, **counts}
+    with pytest.raises(ArgumentError, match=said):
+        sent_bytes("fp32", **given)
+
+
 def simulation(text: str, ranks: int, n: int, link: Link = LINK) -> simulated.Simulation:
     draw = np.random.default_rng(ranks)
     given = [draw.integers(-1000, 1000, n) for _ in range(ranks)]

@@ -1,5 +1,6 @@
 """Local SGD and DiLoCo: what travels less often."""
 
+import copy
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -117,6 +118,14 @@ def resumes(rank: int, size: int) -> None:
     later.load_state_dict(local.state_dict())
     trained(second, other, rounds[22:], later)
     assert torch.equal(weights(second), weights(whole))
+    # A state of before the first exchange has no momentum, whatever there was.
+    third, again, back = fresh()
+    states = [copy.deepcopy(part.state_dict()) for part in (third, again, back)]
+    trained(third, again, rounds[:22], back)
+    for part, state in zip((third, again, back), states, strict=True):
+        part.load_state_dict(state)
+    trained(third, again, rounds, back)
+    assert torch.equal(weights(third), weights(whole))
     with pytest.raises(fb.ArgumentError, match=r"expected one of 0\.weight"):
         later.load_state_dict({**local.state_dict(), "shared": {"a": torch.ones(1)}})
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file as load_ordinary
 
 import fewbits as fb
-from fewbits.errors import ArgumentError, DTypeError
+from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.files import cast, load_file, restore, save_file
 from fewbits.tensor import NarrowTensor
 from tests import cases
@@ -97,3 +97,48 @@ def test_names_that_clash_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DTypeError, match="'x' is complex128; expected one of"):
         save_file({"x": torch.tensor(1j, dtype=torch.complex128)}, tmp_path / "m.safetensors")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["v.SafeTensors", "v.SAFETENSORS"])
+def test_damage_is_seen_whatever_letters_a_file_ends_with(name: str, tmp_path: Path) -> None:
+    save_file({"w": fb.quantize(torch.ones(8, 64), "mxfp4"), "b": normal(5)}, tmp_path / name)
+    assert torch.equal(load_file(tmp_path / name)["w"].dequantize(), torch.ones(8, 64))
+    octets = bytearray((tmp_path / name).read_bytes())
+    octets[-40] ^= 0x10
+    (tmp_path / name).write_bytes(octets)
+    with pytest.raises(DataError):
+        load_file(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "metadata", "said"),
+    [
+        ({"a": normal(3)}, {"k": 1}, "1 in names or metadata; expected text"),
+        ({"a": normal(3)}, {"k": None}, "None in names or metadata"),
+        ({"a": normal(3)}, {2: "k"}, "2 in names or metadata"),
+        ({1: normal(3)}, None, "1 in names or metadata"),
+        ({"__metadata__": normal(3)}, None, "a tensor is named '__metadata__'"),
+        ({"a": np.ones(3)}, None, "tensor 'a' is ndarray; expected a dense torch.Tensor that has values"),
+        ({"a": normal(3, 3).to_sparse()}, None, "tensor 'a' is of layout torch.sparse_coo"),
+        ({"a": normal(3).to("meta")}, None, "tensor 'a' is on the meta device"),
+    ],
+)
+def test_what_no_reader_could_read_is_not_written(
+    tensors: Any, metadata: Any, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "m.safetensors").write_bytes(b"as it was")
+    with pytest.raises((ArgumentError, DTypeError), match=said):
+        save_file(tensors, tmp_path / "m.safetensors", metadata)
+    assert (tmp_path / "m.safetensors").read_bytes() == b"as it was"
+
+
+def test_views_that_only_note_a_sign_or_a_conjugation_are_written_with_it(tmp_path: Path) -> None:
+    z = torch.complex(normal(4), normal(4) + 1)
+    tensors = {
+        "conjugate": z.conj(),
+        "imaginary": z.conj().imag,
+        "negated": torch._neg_view(normal(4).bfloat16()),
+    }
+    save_file(tensors, tmp_path / "m.safetensors")
+    for name, x in load_ordinary(tmp_path / "m.safetensors").items():
+        assert torch.equal(x, tensors[name].clone()), name

@@ -124,4 +124,7 @@ def test_fewer_inputs_than_columns_and_no_damping_still_give_values() -> None:
     few = x[:5]
     chosen = gptq(w, few.T @ few, mxfp4(w).nearest, damping=0)
     assert bool(torch.isfinite(chosen).all())
+    dead = x.clone()
+    dead[:, 3] = 0  # exactly: its row of the Hessian has no inverse
+    assert bool(torch.isfinite(gptq(w, dead.T @ dead, mxfp4(w).nearest, damping=0)).all())
     assert ((w - chosen) @ few.T).norm() < ((w - mxfp4(w).nearest(w)) @ few.T).norm()

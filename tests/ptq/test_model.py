@@ -151,6 +151,19 @@ def test_layers_are_calibrated_behind_those_already_chosen() -> None:
     assert together.loss != alone.layers[0].loss  # its inputs are those of rounded layers
 
 
+def test_two_parameters_in_one_memory_share_their_weight() -> None:
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    model[2].weight = nn.Parameter(model[0].weight.data)
+    kept = model[0].weight.detach().clone()
+    _, report = quantize_model(model, [torch.randn(8, 64)], "mxfp4")
+    assert {x.layer: "shares its weight" in x.reason for x in report.layers} == {
+        "0": True,
+        "2": True,
+        "4": False,
+    }
+    assert torch.equal(model[2].weight, kept)
+
+
 def test_what_is_left_is_said() -> None:
     model, batches = branches()
     head = model.head.weight.detach().clone()

@@ -106,7 +106,7 @@ def solve(
         typer.echo(f"warning: {text}", err=True)
     scores, failed = measured.scores, measured.failure
     if out is not None:
-        out = _named(out, (matrix, right)) if failed else out
+        out = _named(out, (matrix, right), (json, report)) if failed else out
         write_bytes(out, _matrix_market(measured.x))
         typer.echo(f"wrote {out}", err=True)
     console = tables_console(report, json)
@@ -129,15 +129,16 @@ def solve(
         raise typer.Exit(1)
 
 
-def _named(out: Path, inputs: tuple[Path | None, ...]) -> Path:
+def _named(out: Path, inputs: tuple[Path | None, ...], outputs: tuple[Path | None, ...]) -> Path:
     """Return the name of what did not converge.
 
     Raises:
-        ArgumentError: it is that of an input.
+        ArgumentError: it is that of an input, or of another output.
     """
     unconverged = out.with_name(f"{out.stem}.unconverged{out.suffix}")
-    if any(path is not None and unconverged.resolve() == path.resolve() for path in inputs):
-        raise ArgumentError(f"no convergence, and {unconverged} is an input; give another --out")
+    for paths, what in ((inputs, "an input"), (outputs, "where --json or --report goes")):
+        if any(path is not None and unconverged.resolve() == path.resolve() for path in paths):
+            raise ArgumentError(f"no convergence, and {unconverged} is {what}; give another --out")
     return unconverged
 
 

@@ -23,6 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
+from numbers import Integral
 
 from fewbits.distributed.pieces import even
 from fewbits.distributed.wire import nbytes
@@ -149,13 +150,17 @@ def sent_bytes(codec: str | Codec, n: int, ranks: int, *, layers: int = 1) -> in
         layers: how many have a scale of their own under ``aps``.
 
     Raises:
-        ArgumentError: a hook of torch's, whose bytes are not counted.
+        ArgumentError: a hook of torch's, whose bytes are not counted, or a count that is none.
         FormatError: no such format.
 
     >>> round(sent_bytes("fp32", 1 << 20, 4) / sent_bytes("mxfp8_e4m3", 1 << 20, 4), 2)
     3.88
     """
     read_codec = counted(codec)
+    counts: tuple[tuple[str, object, int], ...] = (("n", n, 0), ("ranks", ranks, 1), ("layers", layers, 1))
+    for name, count, least in counts:
+        if not isinstance(count, Integral) or int(count) < least:
+            raise ArgumentError(f"{name}={count!r}; expected a whole number of at least {least}")
     others = ranks - 1
     small = others * sum(announced(read_codec, layers))
     if read_codec.density is not None:

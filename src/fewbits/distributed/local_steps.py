@@ -166,5 +166,6 @@ class LocalSteps:
         self.done = saved["done"]
         for name, x in saved["shared"].items():
             self._shared[name].copy_(x)
+        self._outer.state.clear()  # a state of before the first exchange has no momentum
         for name, x in saved["momentum"].items():
             self._outer.state[self._shared[name]]["momentum_buffer"] = x.clone()

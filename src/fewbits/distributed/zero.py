@@ -279,6 +279,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         Returns:
             The norm before, the same number on each process; computed in float32.
         """
+        if not max_norm > 0:
+            raise ArgumentError(f"max_norm={max_norm!r}; expected a norm above 0")
         if loss_scale != 1:
             raise ArgumentError(
                 f"loss_scale={loss_scale} of a ZeroOptimizer; expected 1: it has no loss scale"

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from fewbits.errors import ArgumentError, DataError, DTypeError
@@ -38,6 +38,8 @@ _OTHERS = {
     "C64": "complex64",
 }
 
+_METADATA = "__metadata__"  # in the header, beside the names of tensors
+
 
 def save_file(
     tensors: Mapping[str, torch.Tensor | NarrowTensor],
@@ -52,13 +54,14 @@ def save_file(
         metadata: further text for the header.
 
     Raises:
-        ArgumentError: a part of a narrow tensor would have the name of another tensor, the metadata has a key
-            ``fewbits``, or the folder does not exist.
-        DTypeError: the layout has no name for a dtype.
+        ArgumentError: a part of a narrow tensor would have the name of another tensor, a name is no text or
+            ``__metadata__``, metadata is no text or has a key ``fewbits``, or the folder does not exist.
+        DTypeError: the layout has no name for a dtype, or something is no dense tensor with values.
         OSError: the operating system reported an error, such as no permission or no space left.
     """
     import torch
 
+    _check_given(tensors, metadata or {})
     narrow = {name: _layout(name, t) for name, t in tensors.items() if isinstance(t, NarrowTensor)}
     written: dict[str, torch.Tensor] = {}
     placeholders: dict[str, torch.Tensor] = {}
@@ -116,7 +119,7 @@ def _read(handles: dict[Path, safe_open], stored: StoredTensor) -> torch.Tensor:
     """Return one tensor; raise DataError if torch cannot hold it, which the library does not check."""
     from safetensors import SafetensorError
 
-    if type(stored) is not StoredTensor or stored.file.suffix != ".safetensors":
+    if type(stored) is not StoredTensor or stored.file.suffix.lower() != ".safetensors":
         return _read_directly(stored)
     if stored.file not in handles:
         handles[stored.file] = opened(stored.file, "pt")
@@ -178,6 +181,26 @@ def assembled(stored: StoredNarrowTensor, read: Callable[[StoredTensor], torch.T
         raise DataError(f"{stored.file}: tensor {stored.name!r:.200}: {error}") from None
 
 
+def _check_given(tensors: Mapping[Any, Any], metadata: Mapping[Any, Any]) -> None:
+    import torch
+
+    for text in (*tensors, *metadata, *metadata.values()):
+        if not isinstance(text, str):
+            raise ArgumentError(f"{text!r:.200} in names or metadata; expected text")
+    if _METADATA in tensors:
+        raise ArgumentError(f"a tensor is named {_METADATA!r}, where the header has its metadata; rename it")
+    for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            what = type(tensor).__name__
+        elif tensor.is_meta:
+            what = "on the meta device"
+        elif tensor.layout != torch.strided:
+            what = f"of layout {tensor.layout}"
+        else:
+            continue
+        raise DTypeError(f"tensor {name!r:.200} is {what}; expected a dense torch.Tensor that has values")
+
+
 def _layout(name: str, tensor: NarrowTensor) -> TensorLayout:
     dtype = _dtype(name, tensor, of=FLOATS)
     return TensorLayout(tensor.format, tuple(tensor.shape), tensor.axis, dtype, pattern=tensor.sparsity)
@@ -204,6 +227,6 @@ def _octets(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a tensor."""
     import torch
 
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     octets: memoryview = flat.view(torch.uint8).numpy().data
     return octets

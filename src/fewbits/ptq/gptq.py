@@ -59,13 +59,14 @@ def _inverse_factor(hessian: Tensor, order: Tensor, damping: float) -> Tensor:
         damped.diagonal().add_(added)
         lower, failed = torch.linalg.cholesky_ex(damped)
         del damped
-        inverse = torch.cholesky_inverse(lower)
+        inverse = None if failed else torch.cholesky_inverse(lower)
         del lower
-        upper, failed_too = torch.linalg.cholesky_ex(inverse, upper=True)
-        del inverse
-        if not failed and not failed_too:
-            factor: Tensor = upper
-            return factor
-        del upper
+        if inverse is not None:
+            upper, failed = torch.linalg.cholesky_ex(inverse, upper=True)
+            del inverse
+            if not failed:
+                factor: Tensor = upper
+                return factor
+            del upper
         added = max(10 * added, 1e-8 * mean)
         damped = hessian[order[:, None], order].add_(0.0)

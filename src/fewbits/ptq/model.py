@@ -384,7 +384,7 @@ def _layers(
         raise ArgumentError("the model was prepared by fewbits.prepare; give it as it was before")
     layers: dict[str, ProductLayer] = {}
     left: list[QuantizedLayer] = []
-    users = Counter(id(p) for m in model.modules() for p in m.parameters(recurse=False))
+    users = Counter(_memory(p) for m in model.modules() for p in m.parameters(recurse=False))
     for name, module in model.named_modules():
         layer = product_layer(module)
         if layer is None or name not in selection or targets.get(name) is None:
@@ -408,10 +408,17 @@ def _check_finite(name: str, weight: Tensor) -> None:
         raise DataError(f"the weight of {name or 'the model'} holds NaN or infinity; exclude the layer")
 
 
+def _memory(p: object) -> int:
+    """Return what tells the memory of parameters apart: where values lie, of a tensor that has some."""
+    if isinstance(p, Tensor) and type(p) in (Tensor, nn.Parameter) and not p.is_meta and p.numel():
+        return p.data_ptr()
+    return id(p)
+
+
 def _obstacle(layer: ProductLayer, users: Mapping[int, int]) -> str:
     """Return why a layer is left as it is; "" if it is not."""
     if parametrize.is_parametrized(layer.module):
         return "its weight is computed from others: left as it is"
-    if users[id(layer.module.weight)] > 1:
+    if users[_memory(layer.module.weight)] > 1:
         return "it shares its weight with another module: left as it is"
     return "" if is_plain(layer.module.weight) else "its weight is no ordinary tensor: left as it is"
