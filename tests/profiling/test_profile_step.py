@@ -170,6 +170,15 @@ def test_a_trace_is_written_on_request(tmp_path: Path) -> None:
     assert '"traceEvents"' in path.read_text("utf-8")
 
 
+def test_a_trace_without_a_folder_and_no_steps_are_refused_before_any_step(tmp_path: Path) -> None:
+    seen: list[int] = []
+    with pytest.raises(ArgumentError, match="its folder does not exist; create it first"):
+        profile_step(lambda: seen.append(1), limits=LIMITS, trace=tmp_path / "none" / "trace.json")
+    with pytest.raises(ArgumentError, match="steps=0; expected at least one"):
+        profile_step(lambda: seen.append(1), limits=LIMITS, steps=0)
+    assert not seen
+
+
 def test_a_profiler_that_is_on_is_refused() -> None:
     with (
         torch_profile(activities=[ProfilerActivity.CPU]),

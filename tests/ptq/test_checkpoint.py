@@ -72,6 +72,16 @@ def test_what_is_written_is_what_was_chosen(source: Path, tmp_path: Path) -> Non
     assert not list(tmp_path.glob(".fewbits-*"))
 
 
+def test_a_destination_that_is_the_source_is_refused_before_any_work(source: Path) -> None:
+    model, octets = network(), source.read_bytes()
+    model[0].weight.data.zero_()
+    with pytest.raises(fb.ArgumentError, match="is the source itself"):
+        cast_model(source, source, model, batches(), format="mxfp4")
+    assert not model[0].weight.any()
+    assert source.read_bytes() == octets
+    assert not list(source.parent.glob(".fewbits*"))
+
+
 def test_buffers_take_the_values_of_the_checkpoint_too(tmp_path: Path) -> None:
     def normed() -> nn.Module:
         torch.manual_seed(0)

@@ -16,6 +16,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast
 from fewbits.files.checkpoint import StoredTensor
 from fewbits.files.contents import ordinary_tensors
+from fewbits.files.destination import plan_destination
 from fewbits.files.layouts import named
 from fewbits.files.selection import choose_formats
 from fewbits.formats import Format, parse
@@ -79,6 +80,8 @@ def cast_model(
         FormatError: no such format.
     """
     tensors = {t.name: t for t in ordinary_tensors(source)}
+    if layout is None:
+        plan_destination(source, destination, {t.file for t in tensors.values()})  # refused before any work
     mapped = [(names, _format(to)) for names, to in (map or {}).items()]
     others = None if format is None else _format(format)
     if layout is None:
