@@ -270,6 +270,17 @@ def test_a_dash_is_the_standard_output_and_then_it_holds_the_report_alone(
     assert not Path("-").exists()
 
 
+def test_the_data_beside_an_onnx_model_is_a_file_of_its_own(
+    capsys: pytest.CaptureFixture[str], place: Path
+) -> None:
+    Path("e.onnx").write_bytes(b"")
+    Path("e.onnx.data").write_bytes(b"values")
+    words = ["cast", "e.onnx", "f.onnx", "--layout", "onnx", "--format", "mxfp4", "--json"]
+    assert "would overwrite each other" in refused(capsys, [*words, "f.onnx.data"])
+    assert "which is read; give another name" in refused(capsys, [*words, "e.onnx.data"])
+    assert Path("e.onnx.data").read_bytes() == b"values"
+
+
 def test_a_dash_is_no_place_for_two_reports_or_for_bytes(
     capsys: pytest.CaptureFixture[str], place: Path
 ) -> None:

@@ -144,7 +144,7 @@ def _refuse_shared(output: _Output, other: _Output) -> None:
     if STDOUT in (output.path, other.path):
         shared = output.path == other.path
     else:
-        shared = first == second or _same(first, second)
+        shared = any(a == b or _same(a, b) for a in _places(first) for b in _places(second))
         shared |= output.kind.folder and first in second.parents
         shared |= other.kind.folder and second in first.parents
     if shared:
@@ -166,9 +166,14 @@ def _check(output: _Output, inputs: list[_Input]) -> None:
     _refuse_unwritable(output)
 
 
+def _places(path: Path) -> tuple[Path, ...]:
+    """Return the files that a path stands for: an ONNX model may have its values in one beside it."""
+    return (path, path.with_name(path.name + ".data")) if path.suffix.lower() == ".onnx" else (path,)
+
+
 def _refuse_overwriting(output: _Output, source: _Input) -> None:
     target, origin = _real(output.path), _real(source.path)
-    if target == origin or _same(target, origin):
+    if any(a == b or _same(a, b) for a in _places(target) for b in _places(origin)):
         raise ArgumentError(f"{output.name} is {source.name}, which is read; give another name to write to")
     if output.kind.folder and target in origin.parents:
         raise ArgumentError(f"{output.name} holds {source.name}, which is read; give a folder of its own")

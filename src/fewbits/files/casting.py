@@ -193,11 +193,12 @@ def restore(
 
     Raises:
         DataError: the source cannot be read, or its narrow tensors do not match its metadata.
-        ArgumentError: the source has no narrow tensors, or the destination is invalid.
+        ArgumentError: the source has no narrow tensors and no layout of another program, or the destination
+            is invalid.
         OSError: the operating system reported an error, such as no permission or no space left.
     """
     contents = sound_contents(source)
-    if not contents.narrow:
+    if not contents.narrow and contents.layout is None:  # else its names are those of another program
         raise ArgumentError(f"{source} holds no narrow tensors; there is nothing to restore")
     files = _files(source, contents.tensors)
     if contents.layout == onnx.NAME and Path(destination).suffix.lower() == onnx.LAYOUT.suffix:

@@ -107,8 +107,8 @@ def quantize_model(
         progress: called as ``progress("calibrating layers", done, all)``.
 
     Returns:
-        The model, and a record of each layer. A layer that no batch reaches is rounded to nearest; one that
-        shares its weight with another module is left as it is. The record says so.
+        The model, and a record of each layer. A layer that the first batch does not reach is rounded to
+        nearest; one that shares its weight with another module is left as it is. The record says so.
 
     Raises:
         ArgumentError: no such method, no batches, a pattern that fits no layer, or a model prepared before.
@@ -225,7 +225,7 @@ class _Work:
             self._change_input(self.layers[name], chosen[0].hadamard, self._hook(name))
 
     def round_the_rest(self) -> None:
-        """Round the weights of layers that no batch has reached."""
+        """Round the weights of layers that the first batch, which tells the order, has not reached."""
         for name, layer in self.layers.items():
             if name in self.records:
                 continue
@@ -238,7 +238,7 @@ class _Work:
                     f"{self.targets[name].format} has no values for the weight of {name}; exclude it"
                 )
             chosen = ChosenWeight(values.reshape(layer.weight.shape), nan, nan, nan)
-            self._set(name, chosen, 0, "no batch reaches it: rounded to nearest")
+            self._set(name, chosen, 0, "the first batch does not reach it: rounded to nearest")
 
     def best_size(self, stage: Stage) -> int:
         """Return the size of blocks with which the layers of a stage, as they are, lose least; 0 for none."""

@@ -506,3 +506,17 @@ def test_without_the_package_the_layout_is_refused_by_name(
     for use in (lambda: cast(llama, file, format="mxfp4", layout="gguf"), lambda: inspect(file)):
         with pytest.raises(ImportError, match=r"needs the package gguf.* 'fewbits\[export\]'"):
             use()
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("fp16", torch.float16), ("bf16", torch.bfloat16)])
+def test_a_file_of_nothing_narrower_than_sixteen_bits_comes_back_too(
+    tmp_path: Path, name: str, dtype: torch.dtype
+) -> None:
+    source = saved_llama(tmp_path / "wide")
+    cast(source, tmp_path / "m.gguf", format=name, layout="gguf")
+    restore(tmp_path / "m.gguf", tmp_path / "back.safetensors")
+    back, wide = load_file(tmp_path / "back.safetensors"), weights(source)
+    assert set(back) == set(wide)
+    for key, x in wide.items():
+        held = x.to(dtype) if "_proj" in key else x
+        assert torch.equal(back[key].float(), held.float()), key
