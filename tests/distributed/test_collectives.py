@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -478,3 +479,21 @@ def test_without_a_process_group_the_error_says_what_to_call() -> None:
     for call in (all_reduce, reduce_scatter, all_gather, all_to_all):
         with pytest.raises(fb.ArgumentError, match="init_process_group"):
             call(torch.ones(3), "mxfp4")
+
+
+@pytest.mark.parametrize(
+    ("states", "rank", "said"),
+    [
+        ([], 0, "is no state; expected what state_dict"),
+        ({}, 0, "is no state"),
+        (
+            [CodecState("int8_256:feedback").state_dict()] * 2,
+            2,
+            "rank=2 of size=2; expected a rank from 0 to 1",
+        ),
+        ([CodecState("int8_256:feedback").state_dict()] * 2, -1, "rank=-1 of size=2"),
+    ],
+)
+def test_what_is_no_state_or_no_rank_is_refused(states: Any, rank: int, said: str) -> None:
+    with pytest.raises(fb.ArgumentError, match=said):
+        CodecState("int8_256:feedback").load_state_dict(states, rank=rank, size=2)

@@ -140,6 +140,8 @@ def refuses(rank: int, size: int) -> None:
     fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
     with pytest.raises(fb.ArgumentError, match="whole weights"):
         LocalSteps(sharded, steps=2)
+    with pytest.raises(fb.ArgumentError, match=r"0\.weight is float64, and weights are shared in float32"):
+        LocalSteps(created().double(), steps=1)
     with pytest.raises(fb.ArgumentError, match="without parameters"):
         LocalSteps(nn.ReLU(), steps=1)
 

@@ -53,7 +53,8 @@ class LocalSteps:
         traffic: counts the bytes that this process sends.
 
     Raises:
-        ArgumentError: no process group, no parameters or sharded ones, or an option out of its range.
+        ArgumentError: no process group, no parameters, sharded ones or some of float64, or an option out of
+            its range.
     """
 
     def __init__(
@@ -74,6 +75,11 @@ class LocalSteps:
         if sharded is not None:
             raise ArgumentError(
                 f"{sharded} is sharded; local steps need whole weights in each process: leave fully_shard out"
+            )
+        double = next((name for name, p in self._parameters.items() if p.dtype == torch.float64), None)
+        if double is not None:
+            raise ArgumentError(
+                f"{double} is float64, and weights are shared in float32; convert the model with .float()"
             )
         if not self._parameters:
             raise ArgumentError("a model without parameters that take a gradient; there is nothing to share")

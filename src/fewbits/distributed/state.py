@@ -152,9 +152,14 @@ class CodecState:
             size: how many processes there are now, with the states of all.
 
         Raises:
-            ArgumentError: the state of another codec, or of tensors without a key.
+            ArgumentError: no state, that of another codec or of tensors without a key, or a rank that is none
+                of ``size``.
         """
         given = cast("list[_Saved]", [states] if isinstance(states, dict) else list(states))
+        if not given or not all("codec" in state for state in given):
+            raise ArgumentError(f"{states!r:.200} is no state; expected what state_dict() returned")
+        if not 0 <= rank < size:
+            raise ArgumentError(f"rank={rank} of size={size}; expected a rank from 0 to {size - 1}")
         for state in given:
             if state["codec"] != str(self.codec):
                 raise ArgumentError(
