@@ -419,6 +419,11 @@ def test_memory_of_a_file_and_of_a_number_takes_a_result(tmp_path: Path) -> None
     number = np.zeros(())
     assert fb.fake_quantize(1.3, "fp8_e4m3", out=number) is number
     assert number == 1.25
+    q = fb.quantize(np.float64(0), "fp8_e4m3")
+    assert fb.quantize(1.3, "fp8_e4m3", out=q) is q
+    assert q.dequantize() == 1.25
+    with pytest.raises(ArgumentError, match="expected a NarrowTensor as an earlier call returned it"):
+        fb.quantize(1.3, "fp8_e4m3", out=fb.quantize(np.zeros(2), "fp8_e4m3"))
     with pytest.raises(ArgumentError, match="out is not like the result"):
         fb.fake_quantize(x, "mxfp4", out=np.ma.zeros(64, np.float32))
 

@@ -116,7 +116,7 @@ def quantize(
     array, close = opened(x)
     front = checked_axis(axis, array.ndim)
     if out is not None:
-        packing.check_out(out, x, target, front)
+        packing.check_out(out, x if hasattr(x, "dtype") else array, target, front)
         with changing(out):
             conversions.quantize(array, target, front, options, whole, out=packing.arrays(out))
         return out
