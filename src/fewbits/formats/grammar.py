@@ -173,6 +173,8 @@ class _Parser:
     def value(self) -> Any:
         kind, text = self.peek()
         if kind == "number":
+            if re.search("[1-9]", text.lower().partition("e")[0]) and float(text) == 0:
+                raise self.fail("zero, or a number that a float64 holds")
             self.take()
             return int(text) if re.fullmatch(r"[+-]?\d{1,9}", text) else float(text)
         if kind != "word":
