@@ -28,7 +28,7 @@ using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::rou
 using blocks::fill, blocks::spread_blocks;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
 using memory::at, memory::load, memory::store;
-using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::larger, numbers::least,
+using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least,
     numbers::long_tile, numbers::tile, numbers::vector, numbers::vector_bytes;
 using packing::joined, packing::pack;
 using rounding::is_fixed, rounding::pack_signs;

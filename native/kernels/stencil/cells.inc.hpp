@@ -6,7 +6,7 @@
 
 namespace cells {
 
-using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::from_f16, numbers::larger,
+using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::from_f16,
     numbers::magnitude_mask, numbers::to_f16, numbers::vector_bytes;
 using vectors::broadcast, vectors::largest_lane, vectors::read, vectors::write;
 

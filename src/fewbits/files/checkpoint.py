@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from fewbits.errors import DataError
 from fewbits.files.json_objects import unique_keys
 from fewbits.files.pieces import pieces
-from fewbits.files.safetensors_header import width
+from fewbits.files.safetensors_header import METADATA, width
 from fewbits.versions import release
 
 if TYPE_CHECKING:
@@ -293,7 +293,7 @@ def _starts(file: Path) -> dict[str, int]:
     with file.open("rb") as source:
         size = int.from_bytes(source.read(8), "little")
         header = json.loads(source.read(size), object_pairs_hook=partial(unique_keys, str(file)))
-    entries = {name: entry for name, entry in header.items() if name != "__metadata__"}
+    entries = {name: entry for name, entry in header.items() if name != METADATA}
     return {name: 8 + size + entry["data_offsets"][0] for name, entry in entries.items()}
 
 

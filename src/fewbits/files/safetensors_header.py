@@ -14,6 +14,7 @@ from math import prod
 
 from fewbits.errors import ArgumentError
 
+METADATA = "__metadata__"  # a key of the header beside the names of tensors
 _LARGEST = 100_000_000  # the limit of the safetensors library
 
 
@@ -52,7 +53,7 @@ def header(tensors: Mapping[str, HeaderEntry], metadata: Mapping[str, str]) -> H
         ArgumentError: a name cannot be encoded in UTF-8, or the header is larger than readers accept.
     """
     names = sorted(tensors, key=lambda name: (-width(tensors[name].dtype), name))
-    document: dict[str, object] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
+    document: dict[str, object] = {METADATA: dict(sorted(metadata.items()))} if metadata else {}
     offsets, at = {}, 0
     for name in names:
         part = tensors[name]

@@ -17,7 +17,7 @@ from fewbits.files.checksum import difference, digits
 from fewbits.files.contents import sound_contents
 from fewbits.files.narrow_metadata import KEY, metadata_text
 from fewbits.files.narrow_tensor import StoredNarrowTensor
-from fewbits.files.safetensors_header import HeaderEntry, header
+from fewbits.files.safetensors_header import METADATA, HeaderEntry, header
 from fewbits.tensor import NarrowTensor
 
 if TYPE_CHECKING:
@@ -37,8 +37,6 @@ _OTHERS = {
     "I64": "int64",
     "C64": "complex64",
 }
-
-_METADATA = "__metadata__"  # in the header, beside the names of tensors
 
 
 def save_file(
@@ -187,8 +185,8 @@ def _check_given(tensors: Mapping[Any, Any], metadata: Mapping[Any, Any]) -> Non
     for text in (*tensors, *metadata, *metadata.values()):
         if not isinstance(text, str):
             raise ArgumentError(f"{text!r:.200} in names or metadata; expected text")
-    if _METADATA in tensors:
-        raise ArgumentError(f"a tensor is named {_METADATA!r}, where the header has its metadata; rename it")
+    if METADATA in tensors:
+        raise ArgumentError(f"a tensor is named {METADATA!r}, where the header has its metadata; rename it")
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             what = type(tensor).__name__

@@ -7,7 +7,7 @@ plain as it says; the operator then takes it. Nothing here tells a user of a wro
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -141,19 +141,14 @@ def dequantize(
         return None
     if out is not None:
         fits = type(out) in PLAIN and (out.dtype, out.shape) == (dtype, shape) and not is_recorded(out)
-        place = _lent(out) if fits else None
-        apart = place is not None and all(
-            part is None or not _overlap(place[0], out.nbytes, part.data_ptr(), part.nbytes) for part in parts
-        )
-        if place is None or not apart:
+        if not fits or _lent(out) is None or _among(out, parts):
             return None
-        if not kernels.dequantize(source, place, format.grammar, shape, axis):
-            return None
+    y: torch.Tensor = torch.empty(*shape, dtype=dtype) if out is None else out
+    if not kernels.dequantize(source, (y.data_ptr(), y.numel(), real), format.grammar, shape, axis):
+        return None
+    if out is not None:
         mark_changed(out)
-        return cast(torch.Tensor, out)
-    y = torch.empty(*shape, dtype=dtype)
-    into = (y.data_ptr(), y.numel(), real)
-    return y if kernels.dequantize(source, into, format.grammar, shape, axis) else None
+    return y
 
 
 def gemv(
