@@ -11,7 +11,8 @@ from typing import Any
 # What makes each library take no more than an instruction set; else the peers would run on units that a CPU
 # with that set does not have.
 HELD: dict[str, dict[str, str]] = {
-    "avx512_bf16": {},
+    "amx": {},
+    "avx512_bf16": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
     "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "OPENBLAS_CORETYPE": "SkylakeX"},
     "avx512_vnni": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI", "OPENBLAS_CORETYPE": "SkylakeX"},
     "avx2_vnni": {
@@ -78,7 +79,8 @@ def file_name(own: dict[str, Any]) -> str:
     if "gpu" in own:
         return "-".join(re.findall(r"[a-z0-9]+", own["gpu"]["name"].lower()))
     words = re.findall(r"[a-z0-9]+", re.sub(r"\(.*?\)| CPU|@.*", "", own["cpu"]).lower())
-    return "-".join((*words, f"family{own['family']}", f"model{own['model']}"))
+    tiles = ("amx",) if "amx_bf16" in own["units"] else ()  # which a hypervisor may hide, too
+    return "-".join((*words, f"family{own['family']}", f"model{own['model']}", *tiles))
 
 
 def held(isa: str) -> dict[str, str]:

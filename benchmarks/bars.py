@@ -14,7 +14,7 @@ from fewbits.formats import CATALOGUE, Bdr, Block
 Row = Mapping[str, Any]
 BLOCKS = frozenset(e.name for e in CATALOGUE.values() if isinstance(e.format, Block | Bdr))
 GIBIBYTE = 2**29  # weights that are one in bfloat16
-VNNI = ("avx512_bf16", "avx512_vnni", "avx2_vnni")
+VNNI = ("amx", "avx512_bf16", "avx512_vnni", "avx2_vnni")
 AVX2 = ("avx2_vnni", "avx2")  # the same kernels, but for products
 WITHOUT_BF16 = ("avx512_vnni", "avx512", "avx2_vnni", "avx2", "baseline")
 
@@ -115,7 +115,12 @@ def _step_bar(row: Row, isa: str) -> float | None:
 def _dense_bar(row: Row, isa: str) -> float | None:
     if row["n"] < 4000:
         return None
-    return 0.97 if "fp64" in row["path"] else 1.8  # the path names each precision that was tried
+    tried = row["path"].split()  # each precision, with how it ended
+    if "fp64" in row["path"]:
+        return 0.97
+    if isa == "amx":
+        return 4.0 if len(tried) == 1 and tried[0].startswith("bf16:") else 2.5
+    return 1.8
 
 
 def _all_reduce_bar(link: str, bars: Mapping[str, float]) -> Callable[[Row, str], float | None]:

@@ -24,7 +24,7 @@ def measure(name: str, size: int, rounds: int, device: torch.device) -> dict[str
     a, b = (torch.randn(size, size, generator=generator).to(device) for _ in range(2))
     calls: Calls = {"float32": lambda: a @ b, "fewbits": lambda: fb.matmul(a, b, name)}
     p, q = a.bfloat16(), b.bfloat16()
-    if not a.is_cpu or fb.kernels.active_isa() == "avx512_bf16":
+    if not a.is_cpu or fb.kernels.has_bfloat16_products():
         calls["bfloat16"] = lambda: p @ q
     taken = seconds(calls, rounds)
     rate = {who: 2 * size**3 / t / 1e9 for who, t in taken.items()}

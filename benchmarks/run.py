@@ -106,12 +106,16 @@ def main() -> None:
     isas = _isas(parser, given.isa) if on_cpu else [kernels.active_backend(given.device)]
     machine = cpu() if on_cpu else {**cpu(), "gpu": gpu()}
     path = MEASURED / f"{file_name(machine)}.json"
-    measured = json.loads(path.read_text()) if path.exists() else {"machine": machine, "benchmarks": {}}
     MEASURED.mkdir(exist_ok=True)
     for name in given.names or names:
         for isa in isas if name in EVERY_ISA else isas[:1]:
             print(f"\n{name}, {isa}", flush=True)
-            measured["benchmarks"].setdefault(name, {})[isa] = measure(name, isa, given.rounds, given.device)
+            run = measure(name, isa, given.rounds, given.device)
+            # Read after measuring: another process may have measured something else meanwhile.
+            measured = (
+                json.loads(path.read_text()) if path.exists() else {"machine": machine, "benchmarks": {}}
+            )
+            measured["benchmarks"].setdefault(name, {})[isa] = run
             path.write_text(json.dumps(measured, indent=1) + "\n")
     print()
     table(("benchmark", "instructions", "subject", "measure", "value", "bar", "of the bar"), lines(measured))

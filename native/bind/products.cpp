@@ -22,7 +22,8 @@ Unit unit_of(const std::string& name) {
     if (name == "integers") return Unit::integers;
     if (name == "integers16") return Unit::integers16;
     if (name == "bfloat16") return Unit::bfloat16;
-    require(name == "float32", "a unit is integers, bfloat16 or float32");
+    if (name == "bfloat16x2") return Unit::bfloat16x2;
+    require(name == "float32", "a unit is integers, integers16, bfloat16, bfloat16x2 or float32");
     return Unit::float32;
 }
 
@@ -80,7 +81,7 @@ void gemv_of(const Format& format, ConstRows x, std::size_t batch, bool narrow, 
 }
 
 using Matrices = nb::ndarray<nb::ro, nb::ndim<3>, nb::device::cpu>;
-using OutMatrices = nb::ndarray<nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using OutMatrices = nb::ndarray<nb::ndim<3>, nb::device::cpu>;
 
 // A factor, its lines along `axis` of each matrix.
 Factor factor_of(const Matrices& x, int axis, const std::optional<Format>& format) {
@@ -107,11 +108,14 @@ Factor factor_of(const Matrices& x, int axis, const std::optional<Format>& forma
 }
 
 bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a, Matrices b, std::optional<Format> of_b,
-                std::int64_t block, OutMatrices y, int threads, const std::string& lower) {
+                std::int64_t block, OutMatrices y, int threads, const std::string& lower, bool subtracts) {
     require(a.shape(0) == b.shape(0) && a.shape(0) == y.shape(0), "as many matrices on the left as on the right and in y");
     require(b.shape(1) == a.shape(2), "b needs as many rows as a has columns");
     require(y.shape(1) == a.shape(1) && y.shape(2) == b.shape(2), "y needs the rows of a and the columns of b");
     require(block == 16 || block == 32, "a block is of 16 or 32 values");
+    const std::int64_t y_step = y.shape(1) > 1 ? y.stride(1) : y.shape(0) > 1 ? y.stride(0) : static_cast<std::int64_t>(y.shape(2));
+    require(y.size() == 0 || y.shape(2) <= 1 || y.stride(2) == 1, "the rows of y lie side by side");
+    require(y.size() == 0 || y.shape(0) == 1 || y.stride(0) == static_cast<std::int64_t>(y.shape(1)) * y_step, "the matrices of y follow each other");
     const Implementation& implementation = active();
     const Unit multiplied = unit_of(unit);
     const Product product{
@@ -123,13 +127,19 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
         .block = is_integers(multiplied) ? block : 32,  // floats share no scale
         .y = y.data(),
         .y_type = type_of_array(y),
+        .y_step = y_step,
+        .subtracts = subtracts,
         .lower = lower_of(lower),
         .kernels = nullptr,
         .panels = nullptr,
         .left_panels = nullptr,
         .threads = 1,
     };
-    require(product.unit != Unit::bfloat16 || implementation.products.has(Unit::bfloat16), "this CPU has no products of bfloat16");
+    const bool of_bfloat16 = multiplied == Unit::bfloat16 || multiplied == Unit::bfloat16x2;
+    require(!subtracts || (of_bfloat16 && product.y_type == Real::f32 && product.lower == Lower::none),
+            "products of bfloat16 are subtracted from float32");
+    require(subtracts || multiplied != Unit::bfloat16x2, "a product of two terms is subtracted");
+    require(!of_bfloat16 || implementation.products.has(multiplied), "this CPU has no such products of bfloat16");
     nb::gil_scoped_release released;
     return multiply(implementation.kernels, implementation.products, product, threads);
 }
@@ -191,8 +201,8 @@ void fewbits::bind_products(nb::module_& m) {
           " (batch, lines).");
     m.def("has_unit", &has_unit, "unit"_a, "Return whether the instruction set in use multiplies by `unit` faster than by float32.");
     m.def("product", &product_of, "unit"_a, "a"_a.noconvert(), "format_a"_a.none(), "b"_a.noconvert(), "format_b"_a.none(),
-          "block"_a, "y"_a.noconvert(), "threads"_a, "lower"_a = "",
-          "Write a (batch, m, k) times b (batch, k, n), rounded to their formats along k, into y; return false, with numbers of no"
+          "block"_a, "y"_a.noconvert(), "threads"_a, "lower"_a = "", "subtracts"_a = false,
+          "Write a (batch, m, k) times b (batch, k, n), rounded to their formats along k, into y, or subtract it there; return false, with numbers of no"
           " meaning in y, where the unit cannot.");
     m.def("plane_product", &plane_product, "codes"_a.noconvert(), "weight_bits"_a, "x"_a.noconvert(), "bits"_a, "is_signed"_a,
           "scales"_a.noconvert().none(), "x_scales"_a.noconvert(), "by_bytes"_a, "y"_a.noconvert(), "threads"_a,

@@ -7,6 +7,10 @@
 #ifdef FEWBITS_X86
 #include <cpuid.h>
 #endif
+#if defined(FEWBITS_AMX) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 
 namespace fewbits {
 
@@ -31,6 +35,11 @@ extern const Products products;
 }
 namespace avx512_bf16 {
 extern const Kernels kernels;
+extern const Products products;
+}
+#endif
+#ifdef FEWBITS_AMX
+namespace amx {
 extern const Products products;
 }
 #endif
@@ -70,6 +79,29 @@ bool has_avx512_bf16() {
 }
 #endif
 
+#ifdef FEWBITS_AMX
+#ifdef FEWBITS_EMULATE_TILES
+bool has_amx() { return has_avx512_bf16(); }
+#else
+// Tiles are 8 KiB more for the operating system to save, which Linux allows a process that asks for it once.
+bool may_use_tiles() {
+#ifdef __linux__
+    constexpr long request_permission = 0x1023, tile_data = 18;  // of arch/x86/include/uapi/asm/prctl.h
+    return syscall(SYS_arch_prctl, request_permission, tile_data) == 0;
+#else
+    return false;
+#endif
+}
+
+bool has_amx() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    const bool there = has_avx512_bf16() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d >> 22 & 1) && (d >> 24 & 1);
+    static const bool allowed = there && may_use_tiles();
+    return allowed;
+}
+#endif
+#endif
+
 const Implementation& find(const std::string& name, const std::string& who) {
     std::string known;
     for (const Implementation& i : implementations()) {
@@ -95,6 +127,9 @@ const Implementation& chosen_by_environment() {
 const std::vector<Implementation>& implementations() {
     static const std::vector<Implementation> table = {
 #ifdef FEWBITS_X86
+#ifdef FEWBITS_AMX
+        {"amx", has_amx, avx512_bf16::kernels, amx::products, true},
+#endif
         {"avx512_bf16", has_avx512_bf16, avx512_bf16::kernels, avx512_bf16::products, true},
         {"avx512_vnni", has_avx512_vnni, avx512::kernels, avx512_vnni::products, true},
         {"avx512", has_avx512, avx512::kernels, avx512::products, false},

@@ -230,7 +230,7 @@ Product matrix_of(Product p, std::int64_t matrix) {
         return static_cast<const char*>(values) + matrix * step * (type == Real::f32 ? 4 : 2);
     };
     for (Factor* f : {&p.a, &p.b}) f->values = beyond(f->values, f->type, f->batch_step);
-    p.y = const_cast<char*>(beyond(p.y, p.y_type, p.a.lines * p.b.lines));
+    p.y = const_cast<char*>(beyond(p.y, p.y_type, p.a.lines * p.y_step));
     p.batch = p.threads = 1;
     return p;
 }
@@ -277,7 +277,7 @@ bool multiply(const Kernels& kernels, const Products& products, Product p, int t
         p.lower = Lower::none;
         met = multiply_all(products, p, threads);
     }
-    return fits(p.unit, met);
+    return p.subtracts || fits(p.unit, met);
 }
 
 void additions(const Kernels& kernels, const Additions& job, int threads) {

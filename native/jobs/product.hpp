@@ -11,8 +11,8 @@ namespace fewbits {
 
 // What a panel holds of a value, and so what multiplies. `integers`: a signed byte, and the power of two that a block of
 // values shares; the sum within a block is exact. `integers16`: likewise, of 16 bits. The other two add to float32 from one
-// value to the next.
-enum class Unit : std::int32_t { integers, integers16, bfloat16, float32 };
+// value to the next. `bfloat16x2` takes any float32 for the sum of two bfloat16, and leaves out the product of the second ones.
+enum class Unit : std::int32_t { integers, integers16, bfloat16, bfloat16x2, float32 };
 
 static constexpr bool is_integers(Unit unit) { return unit == Unit::integers || unit == Unit::integers16; }
 
@@ -41,8 +41,10 @@ struct Product {
     Factor a, b;
     std::int64_t batch, k;
     std::int64_t block;  // 32 values, or 16 integers: they share a scale
-    void* y;             // (batch, lines of a, lines of b) in C order
+    void* y;             // (batch, lines of a, lines of b), the last axis side by side
     Real y_type;
+    std::int64_t y_step;  // in values: between rows, also from the last of a matrix to the first of the next
+    bool subtracts;       // from what is in y, float32, where subnormal values and products count as zeros
     Lower lower;
     const Kernels* kernels;  // which round
     std::uint8_t *panels, *left_panels;  // room for panel_bytes() of b and of a, each at a multiple of 64 bytes

@@ -174,6 +174,7 @@ def product(
     y: NDArray[Any],
     threads: int,
     lower: str = "",
+    subtracts: bool = False,
 ) -> bool: ...
 def addition_product(
     a: NDArray[np.float32], b: NDArray[np.float32], y: NDArray[np.float32], threads: int

@@ -66,6 +66,21 @@ def test_a_system_that_was_solved_in_double_has_the_lower_bar(path: str, bar: fl
     assert [f.bar for f in bars.figures("solve_dense", rows, "avx2")] == [bar]
 
 
+@pytest.mark.parametrize(
+    ("path", "bar"), [("bf16:3", 4.0), ("bf16:-1 bf16x2:7", 2.5), ("bf16:-1 fp32:-1 fp64:0", 0.97)]
+)
+def test_tiles_ask_more_of_a_system_that_one_term_solves(path: str, bar: float) -> None:
+    rows = [{"n": 8000, "matrix": "normal", "of_torch": 1.0, "path": path}]
+    assert [f.bar for f in bars.figures("solve_dense", rows, "amx")] == [bar]
+
+
+def test_a_cpu_whose_tiles_are_hidden_has_a_file_of_its_own() -> None:
+    own = {"cpu": "Some(R) CPU @ 2 GHz", "family": 6, "model": 1, "units": ["avx2"]}
+    file_name = runpy.run_path(str(ROOT / "benchmarks" / "_machine.py"))["file_name"]
+    assert file_name(own) == "some-family6-model1"
+    assert file_name({**own, "units": ["avx2", "amx_bf16"]}) == "some-family6-model1-amx"
+
+
 def test_conjugate_gradients_are_judged_by_the_fastest_precision_on_the_large_grid() -> None:
     rows = [
         {"side": side, "precision": precision, "of_scipy": 12.0, "fastest": precision == "scaled_fp16"}

@@ -15,8 +15,8 @@ from tests.native.inputs import finite
 
 Array = NDArray[Any]
 
-# The instruction sets with conversions of their own: VNNI changes products alone.
-CONVERTING = tuple(isa for isa in native.available_isas() if not isa.endswith("_vnni"))
+# The instruction sets with conversions of their own: VNNI and tiles change products alone.
+CONVERTING = tuple(isa for isa in native.available_isas() if not isa.endswith("_vnni") and isa != "amx")
 
 
 class Defined(NamedTuple):

@@ -30,6 +30,7 @@ PRODUCTS = {
     "avx2_vnni": [*FLAGS["avx2"], "-mavxvnni"],
     "avx512_vnni": [*FLAGS["avx512"], "-mavx512vnni"],
     "avx512_bf16": [*FLAGS["avx512_bf16"], "-mavx512vnni"],
+    "amx": [*FLAGS["avx512_bf16"], "-mavx512vnni", "-mamx-tile", "-mamx-bf16"],
 }
 # Each takes half a minute to compile. All flags are among those of the last; what only AVX2 compiles runs in
 # other tests, bit for bit, and few machines run the last.
@@ -90,11 +91,12 @@ def test_a_kernel_file_exports_its_entry_and_nothing_weak(
     assert next(iter(symbols)).startswith(f"fewbits::{source.stem}::kernels")
 
 
+@pytest.mark.parametrize("isa", ["avx512_bf16", "amx"])
 @pytest.mark.parametrize("tool", ["nm"], indirect=True)
 def test_the_products_for_one_kind_of_cpu_export_nothing_weak(
-    compiler: str, tool: str, tmp_path: Path
+    compiler: str, tool: str, isa: str, tmp_path: Path
 ) -> None:
-    source = NATIVE / "isa" / "products" / "avx512_bf16.cpp"
+    source = NATIVE / "isa" / "products" / f"{isa}.cpp"
     symbols = _defined_symbols(tool, _compile(compiler, source, tmp_path, source.stem))
     assert list(symbols.values()) == ["D"], symbols
     assert next(iter(symbols)).startswith(f"fewbits::{source.stem}::products")

@@ -149,7 +149,11 @@ EMBEDDINGS: tuple[dict[str, Any], ...] = (
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
 @pytest.mark.parametrize("sizes", [(0, 4), (4, 0)])
 @pytest.mark.parametrize("chosen", ["fp32", "mxfp8", "mx9:vector=fp32", "ternary"])
-def test_a_linear_layer_without_features_is_torchs(sizes: tuple[int, int], chosen: str) -> None:
+@pytest.mark.parametrize("by_panels", [False, True])
+def test_a_linear_layer_without_features_is_torchs(
+    sizes: tuple[int, int], chosen: str, by_panels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fewbits.nn.layer_precision._has_fast_bfloat16", lambda: not by_panels)
     layer = nn.Linear(*sizes)
     x = torch.randn(2, 3, sizes[0], requires_grad=True)
     y = narrowed(copy.deepcopy(layer), chosen)(x)

@@ -39,7 +39,6 @@ def needlessly_double(found: list[Comparison]) -> list[str]:
 def from_here(monkeypatch: pytest.MonkeyPatch, n: int) -> None:
     """Have ``auto`` try float32 from n unknowns on."""
     monkeypatch.setattr(plan, "BEFORE_DOUBLE", {n: ("fp32",)})
-    monkeypatch.setattr(plan, "has_tiles", bool)
 
 
 @pytest.mark.parametrize("least", [64, 1000])

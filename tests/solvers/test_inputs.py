@@ -19,7 +19,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWa
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "BEFORE_DOUBLE", {64: ("fp32",)})
-    monkeypatch.setattr(plan, "has_tiles", bool)
 
 
 def torch_system(n: int, k: int | None = None, dtype: torch.dtype = torch.float64) -> Any:

@@ -15,11 +15,6 @@ from tests.cases import pairs
 from tests.solvers.systems import Array, randsvd
 
 
-@pytest.fixture(autouse=True)
-def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "has_tiles", bool)
-
-
 def dependent(n: int) -> Array:
     a = np.random.default_rng(n).standard_normal((n, n))
     a[:, n // 2] = a[:, 0] + a[:, 1]

@@ -134,6 +134,18 @@ inline void note_bfloat16(Bits x, Range& range) {
 // Two bfloat16, the first in the lower half.
 inline Bits pair_of(Bits first, Bits second) { return (Bits)((Naturals)first >> 16u) | (second & static_cast<i32>(0xffff0000u)); }
 
+// The bfloat16 nearest to a float32, of two the one with an even last bit, and the one nearest to what that leaves.
+struct Terms {
+    Bits first, second;
+};
+inline Bits nearest_bfloat16(Bits x) {
+    return (Bits)(((Naturals)x + 0x7fffu + ((Naturals)x >> 16u & 1u)) & 0xffff0000u);
+}
+inline Terms terms_of(Bits x) {
+    const Bits first = nearest_bfloat16(x);
+    return {first, nearest_bfloat16((Bits)((Reals)x - (Reals)first))};
+}
+
 // Each lane becomes what `join` makes of all lanes.
 template <class Join>
 inline Bits reduced(Bits v, Join join) {
@@ -152,6 +164,15 @@ inline void words_of_line(const Bits* x, bool of_b, u32* words, u32& scale, u32&
         for (i64 i = 0; i < parts; ++i) {
             range.top = larger(range.top, x[i] & magnitude_mask);
             write(words + i * vector, x[i]);
+        }
+    } else if constexpr (unit == Unit::bfloat16x2) {
+#pragma GCC unroll 4
+        for (i64 i = 0; i < parts; i += 2) {
+            const Bits even = shuffled(x[i], x[i + 1], [](int lane) { return 2 * lane; });
+            const Bits odd = shuffled(x[i], x[i + 1], [](int lane) { return 2 * lane + 1; });
+            const Terms e = terms_of(even), o = terms_of(odd);
+            write(words + i / 2 * vector, pair_of(e.first, o.first));
+            write(words + block / 2 + i / 2 * vector, pair_of(e.second, o.second));
         }
     } else if constexpr (unit == Unit::bfloat16) {
 #pragma GCC unroll 8
@@ -191,6 +212,13 @@ inline void words_of_lanes(const Bits* x, bool of_b, Bits* words, Bits& scale, B
         for (i64 j = 0; j < block; ++j) {
             range.top = larger(range.top, x[j] & magnitude_mask);
             words[j] = x[j];
+        }
+    } else if constexpr (unit == Unit::bfloat16x2) {
+#pragma GCC unroll 16
+        for (i64 j = 0; j < block; j += 2) {
+            const Terms even = terms_of(x[j]), odd = terms_of(x[j + 1]);
+            words[j / 2] = pair_of(even.first, odd.first);
+            words[(block + j) / 2] = pair_of(even.second, odd.second);
         }
     } else if constexpr (unit == Unit::bfloat16) {
 #pragma GCC unroll 32
@@ -294,6 +322,9 @@ template <bool of_b>
 inline void pack_by_unit(const Product& p, const Window& w, const Place& to, i64 all, Range& range) {
     if (p.unit == Unit::bfloat16) return pack_window<32, Unit::bfloat16, of_b>(p, w, to, all, range);
     if (p.unit == Unit::float32) return pack_window<32, Unit::float32, of_b>(p, w, to, all, range);
+#if defined(FEWBITS_TILES)
+    if (p.unit == Unit::bfloat16x2) return pack_window<32, Unit::bfloat16x2, of_b>(p, w, to, all, range);
+#endif
     const bool wide = p.unit == Unit::integers16;
     if (p.block == 32 && wide) return pack_window<32, Unit::integers16, of_b>(p, w, to, all, range);
     if (p.block == 32) return pack_window<32, Unit::integers, of_b>(p, w, to, all, range);

@@ -25,9 +25,21 @@ constexpr i64 integer_rows = 3, integer_vectors = 2, float_rows = 6, float_vecto
 constexpr bool sums_in_memory = false;
 #endif
 
-constexpr i64 values_in_lane(Unit unit) { return unit == Unit::integers ? 4 : unit == Unit::float32 ? 1 : 2; }
+// Tiles are as large as they are: two by two of 16 rows and columns. Whoever compiles for a CPU without them may emulate them.
+#if defined(__AMX_BF16__) || defined(__AMXBF16__) || defined(FEWBITS_EMULATE_TILES)  // the second: Clang 14
+#define FEWBITS_TILES
+constexpr i64 tile_lines = 32;
+#endif
+
+// Of two bfloat16 for each value, the first ones of a piece fill half of its lanes and the second ones the other half.
+constexpr i64 values_in_lane(Unit unit) {
+    return unit == Unit::integers ? 4 : unit == Unit::float32 || unit == Unit::bfloat16x2 ? 1 : 2;
+}
 
 constexpr i64 panel_lines(Unit unit, bool of_b) {
+#if defined(FEWBITS_TILES)
+    if (unit == Unit::bfloat16 || unit == Unit::bfloat16x2) return tile_lines;
+#endif
     if (of_b) return vector * (is_integers(unit) ? integer_vectors : float_vectors);
     return is_integers(unit) ? integer_rows : float_rows;
 }

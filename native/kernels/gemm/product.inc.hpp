@@ -4,6 +4,7 @@
 
 #include "kernels/gemm/pack.inc.hpp"
 #include "kernels/gemm/panels.inc.hpp"
+#include "kernels/gemm/tile_products.inc.hpp"
 #include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
@@ -176,6 +177,10 @@ void add_lanes(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bo
 
 // Adds pieces of whatever the unit is; two comparisons for some thousand instructions.
 inline void add_pieces(const Product& p, i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, const u32* next) {
+#if defined(FEWBITS_TILES)
+    if (p.unit == Unit::bfloat16) return tile_products::add_pairs<false>(count, a, b, y, row_step, begin, next);
+    if (p.unit == Unit::bfloat16x2) return tile_products::add_pairs<true>(count, a, b, y, row_step, begin, next);
+#endif
     if (p.unit == Unit::bfloat16) return add_lanes<true>(count, a, b, y, row_step, begin, next);
     if (p.unit == Unit::float32) return add_lanes<false>(count, a, b, y, row_step, begin, next);
     const bool wide = p.unit == Unit::integers16;
@@ -240,16 +245,37 @@ void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_ite
     }
     // Rows and columns that y does not have stay behind.
     const i64 count = least(columns * width, p.b.lines - left);
-    for (i64 i = 0; i < lines; ++i)
-        memory::store(at(p.y, p.y_type, (matrix * p.a.lines + top + i) * p.b.lines + left), p.y_type, 1, count, w.sums + i * row_step);
+    for (i64 i = 0; i < lines; ++i) {
+        void* const to = at(p.y, p.y_type, (matrix * p.a.lines + top + i) * p.y_step + left);
+        const float* const sums = w.sums + i * row_step;
+        if (!p.subtracts) {
+            memory::store(to, p.y_type, 1, count, sums);
+            continue;
+        }
+        float* const y = static_cast<float*>(to);
+        for (i64 j = 0; j < count; ++j) y[j] -= sums[j];
+    }
+}
+
+// Items first to last - 1, down the rows first: neighbours share panels of b.
+BlockRange multiply_items(const Product& p, void* workspace, i64 first, i64 last) {
+    Range range;
+    for (i64 item = first; item < last; ++item) {
+        const i64 in_matrix = row_items(p) * column_items(p), place = item % in_matrix;
+        multiply_item(p, workspace_at(p, workspace), item / in_matrix, place % row_items(p), place / row_items(p), range);
+    }
+    return range_of(range);
 }
 
 }  // namespace
 
-// Whether this instruction set has what makes a unit faster than float32.
+// Whether this instruction set has what makes a unit faster than float32, and than any unit that could take its place: tiles of
+// bfloat16 multiply integers of 8 bits faster than the instruction for bytes.
 bool has(Unit unit) {
-    bool bytes = false, pairs = false, bfloat16 = false;
-#if defined(__AVX512VNNI__) || defined(__AVXVNNI__)
+    bool bytes = false, pairs = false, bfloat16 = false, two = false;
+#if defined(FEWBITS_TILES)
+    pairs = two = true;
+#elif defined(__AVX512VNNI__) || defined(__AVXVNNI__)
     bytes = pairs = true;
 #elif defined(__AVX2__)
     pairs = true;  // an addition takes a port that float32 leaves free, and panels are half as large
@@ -257,21 +283,24 @@ bool has(Unit unit) {
 #if defined(__AVX512BF16__)
     bfloat16 = true;
 #endif
-    return unit == Unit::integers ? bytes : unit == Unit::integers16 ? pairs : unit == Unit::bfloat16 ? bfloat16 : true;
+    if (is_integers(unit)) return unit == Unit::integers ? bytes : pairs;
+    return unit == Unit::bfloat16 ? bfloat16 : unit == Unit::bfloat16x2 ? two : true;
 }
 
 i64 workspace(const Product& p) { return (sums_of(p) + words_of(p)) * i64{sizeof(float)} + window_bytes; }
 
 i64 items(const Product& p) { return p.batch * row_items(p) * column_items(p); }
 
-// Items first to last - 1, down the rows first: neighbours share panels of b.
 BlockRange multiply(const Product& p, void* workspace, i64 first, i64 last) {
-    Range range;
-    for (i64 item = first; item < last; ++item) {
-        const i64 in_matrix = row_items(p) * column_items(p), place = item % in_matrix;
-        multiply_item(p, workspace_at(p, workspace), item / in_matrix, place % row_items(p), place / row_items(p), range);
+#if defined(FEWBITS_TILES)
+    if (p.unit == Unit::bfloat16 || p.unit == Unit::bfloat16x2) {
+        const tile_products::Configuration before = tile_products::configure();
+        const BlockRange met = multiply_items(p, workspace, first, last);
+        tile_products::restore(before);
+        return met;
     }
-    return range_of(range);
+#endif
+    return multiply_items(p, workspace, first, last);
 }
 
 // What dispatch/ sees of an instruction set; isa/products/ gives each table its external name.

@@ -16,6 +16,7 @@ from fewbits.kernels.arrays.products import (
     bfloat16_product,
     gemv,
     has_bfloat16_products,
+    has_tiles,
     max_vectors,
 )
 from fewbits.kernels.arrays.tally import tally, tally_values
@@ -50,6 +51,7 @@ __all__ = [
     "gemv",
     "has_bfloat16_products",
     "has_scale_rule",
+    "has_tiles",
     "isas",
     "largest",
     "largest_finite",

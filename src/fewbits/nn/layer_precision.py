@@ -77,14 +77,18 @@ class Operand(NamedTuple):
 
 @constant_in_graphs  # torch.compile cannot look into the questions
 def _has_fast_bfloat16() -> bool:
-    """Whether PyTorch's own products of bfloat16 run on units for them, which takes less than packing."""
-    return bool(torch.cpu._is_amx_tile_supported()) or kernels.has_bfloat16_products()
+    """Whether PyTorch's own products of bfloat16 run on units for them, which takes less than packing.
+
+    Not with tiles, by which ours take less.
+    """
+    units = bool(torch.cpu._is_amx_tile_supported()) or kernels.has_bfloat16_products()
+    return units and not kernels.has_tiles()
 
 
 def goes_by_panels(x: torch.Tensor) -> bool:
     """Return whether fewbits multiplies ``x`` itself.
 
-    It does on a CPU without units for bfloat16, and on a GPU that multiplies by block scales.
+    It does on a CPU without units for bfloat16 or with tiles, and on a GPU that multiplies by block scales.
     """
     if x.dtype not in (torch.bfloat16, torch.float32):
         return False

@@ -30,9 +30,11 @@ def test_the_forced_one_ran(isa: str) -> None:
         pytest.skip(f"this CPU does not run {isa}")
     native.force_isa(isa)
     assert native.active_isa() == isa
-    # The name is from the compiler's own macros in that kernel's file; VNNI is for products alone.
-    assert _ran() == isa.removesuffix("_vnni")
+    # The name is from the compiler's own macros in that kernel's file; VNNI and tiles are for products alone.
+    assert _ran() == {"amx": "avx512_bf16"}.get(isa, isa.removesuffix("_vnni"))
     assert native.has_unit("integers") == (isa.endswith("_vnni") or isa == "avx512_bf16")
+    assert native.has_unit("bfloat16") == (isa in ("amx", "avx512_bf16"))
+    assert native.has_unit("bfloat16x2") == native.has_tiles() == (isa == "amx")
 
 
 def test_the_best_one_runs_unless_told_otherwise() -> None:

@@ -8,10 +8,8 @@ import pytest
 import torch
 
 import fewbits as fb
-from fewbits.formats import Bdr, Block, Exponent
 from fewbits.kernels import native
 from fewbits.tensor.narrow import products
-from tests import cases
 
 UNIT = 2.0**-24
 GEMV_FORMATS = (
@@ -108,7 +106,6 @@ def test_the_ends_of_the_scale_keep_their_values() -> None:
     low = filled(1, 0)  # E5M2's smallest value times the smallest scale: a float32 subnormal, no bfloat16
     assert float(low.dequantize()[0, 0]) == 2.0**-16 * 2.0**-127
     assert low.dequantize().bfloat16().count_nonzero() == 0
-    assert not products._is_bfloat16(low, low.format)
     big = torch.full((3, 32), 2.0**120)
     expected = 32 * 2.0**-143 * 2.0**120
     assert torch.equal(fb.matvec(low, big), torch.full((3, 2), expected))
@@ -118,38 +115,11 @@ def test_the_ends_of_the_scale_keep_their_values() -> None:
     assert torch.isinf(fb.matvec(high, torch.ones(1, 32))).all()
 
 
-@pytest.mark.parametrize("fmt", cases.BLOCKED, ids=cases.label)
-def test_values_taken_for_bfloat16_are_bfloat16(fmt: cases.Format) -> None:
-    assert isinstance(fmt, Block | Bdr)
-    ordinary = fb.quantize(normal(8, 96), fmt)
-    if products._is_bfloat16(ordinary, ordinary.format):
-        assert isinstance(fmt.scale, Exponent)
-        y = ordinary.dequantize()
-        assert torch.equal(y, y.bfloat16().float())
-    for bits in cases.blocks(64, 96, seed=3), cases.blocks(64, 96, seed=3) * np.float32(2.0**-100):
-        q = fb.quantize(torch.from_numpy(bits), fmt)
-        y = q.dequantize()
-        if products._is_bfloat16(q, q.format):
-            assert torch.equal(y, y.bfloat16().float())
-            assert not ((y != 0) & (y.abs() < 2.0**-126)).any()
-
-
-def test_ordinary_values_of_a_format_are_looked_at_too() -> None:
-    fmt = fb.format("mxfp8_e5m2")
-    assert products._is_bfloat16(fb.fake_quantize(normal(4, 64), fmt), fmt)
+def test_values_too_small_for_units_of_bfloat16_are_multiplied_all_the_same() -> None:
     low = normal(4, 64)
     low[1, :32] *= 2.0**-120
-    assert not products._is_bfloat16(fb.fake_quantize(low, fmt), fmt)
-    assert not products._is_bfloat16(normal(4, 64), fb.format("int8_channel"))
-    rounded = fb.fake_quantize(low, fmt), fb.fake_quantize(low.t(), fmt, axis=0)
+    rounded = fb.fake_quantize(low, "mxfp8_e5m2"), fb.fake_quantize(low.t(), "mxfp8_e5m2", axis=0)
     assert excess(fb.matmul(low, low.t(), "mxfp8_e5m2"), *rounded) <= 1
-
-
-def test_mx_and_bdr_are_bfloat16_and_zeros_do_not_hide_it() -> None:
-    for name in ("mxfp4", "mxfp6_e3m2", "mxfp8_e4m3", "mxfp8_e5m2", "mxint8", "mx9", "mx6", "mx4"):
-        x = normal(4, 64)
-        x[0] = 0  # its blocks take the smallest scale
-        assert products._is_bfloat16(fb.quantize(x, name), fb.format(name))
 
 
 def settings() -> tuple[Any, ...]:
@@ -180,7 +150,7 @@ def everything(x: torch.Tensor) -> None:
 
 
 def test_no_setting_of_the_process_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of float32 in other threads compute by the same settings, also on a CPU with tiles."""
+    """Products of float32 in other threads compute by the same settings, also where PyTorch has tiles."""
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
     for name in ("_set_fp32_precision_setter", "_set_float32_matmul_precision"):
         assert hasattr(torch._C, name)
@@ -204,31 +174,8 @@ def test_no_setting_of_the_process_changes_meanwhile(monkeypatch: pytest.MonkeyP
     assert all(seen)
 
 
-@pytest.mark.parametrize("allowed", [True, False])
-def test_tiles_are_taken_only_where_the_process_allows_them_and_they_are_exact(
-    allowed: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    ours = []
-    real = products.ops.rounded_product
-    monkeypatch.setattr(products.ops, "rounded_product", lambda *given: ours.append(1) or real(*given))
-    matmul: Any = torch.backends.mkldnn.matmul
-    before = matmul.fp32_precision
-    a, b = normal(20, 64), normal(64, 20, seed=1)
-    try:
-        matmul.fp32_precision = "bf16" if allowed else "ieee"
-        assert products.has_tiles() == allowed
-        exact = fb.matmul(a, b, "mxfp8_e4m3")
-        fb.matmul(a, b, "int8_channel")
-    finally:
-        matmul.fp32_precision = before
-    assert len(ours) == (not allowed)
-    assert excess(exact, fb.fake_quantize(a, "mxfp8_e4m3"), fb.fake_quantize(b, "mxfp8_e4m3", axis=0)) <= 1
-
-
 @pytest.mark.parametrize("isa", native.available_isas())
 def test_units_are_taken_only_where_they_are_exact(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "has_tiles", lambda: False)
     taken = []
     real = native.product
 
@@ -248,7 +195,7 @@ def test_units_are_taken_only_where_they_are_exact(isa: str, monkeypatch: pytest
     for name, right, unit in (
         ("mxfp8_e5m2", b, first("bfloat16", "float32")),
         ("mx9", b, first("bfloat16", "integers16", "float32")),
-        ("mxint8", b, first("integers", "integers16", "float32")),
+        ("mxint8", b, first("integers", "bfloat16", "integers16", "float32")),
         ("mxfp8_e5m2", low, "float32"),
         ("mxint8", low, "float32"),
     ):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Format
+from fewbits.formats import Format, parse
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels import native
 from fewbits.kernels.arrays.conversions import dequantize, quantize
@@ -24,6 +24,7 @@ from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 Array = NDArray[Any]
 
 _SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
+_BF16 = parse("bf16"), options(parse("bf16"))
 _OF_SUMS = 2.0**7  # sums of numbers of eight bits are multiples of 2^-7 times the least of them
 
 
@@ -112,6 +113,11 @@ def has_bfloat16_products() -> bool:
     return native.has_bfloat16_products()
 
 
+def has_tiles() -> bool:
+    """Return whether :func:`bfloat16_product` multiplies by tiles (AMX), at several times float32's rate."""
+    return native.has_tiles()
+
+
 def bfloat16_product(a: Array, b: Array, out: Array | None = None) -> Array:
     """Return ``a @ b``, summed in float32, for float32 matrices of normal bfloat16 values and zeros.
 
@@ -123,6 +129,26 @@ def bfloat16_product(a: Array, b: Array, out: Array | None = None) -> Array:
     if not (has_bfloat16_products() and native.product(*factors, "bfloat16", threads=threads())):
         native.product(*factors, "float32", threads=threads())
     return y
+
+
+def subtract_bfloat16_product(a: Array, b: Array, out: Array, terms: int = 1) -> None:
+    """Subtract from ``out`` the product of ``a`` and ``b``, rounded to bfloat16 on the way, by its units.
+
+    Subnormal values and products count as zeros. :func:`has_bfloat16_products` has to be true.
+
+    Args:
+        terms: bfloat16 numbers whose sum stands for a value. Two, of float32 and with :func:`has_tiles`,
+            leave out the product of the second ones.
+        a: (m, k), float32, or uint16 that are the bits of bfloat16.
+        b: (k, n), likewise.
+        out: (m, n), float32, the values of each row side by side.
+    """
+    factors = native.side_by_side(a[None]), native.side_by_side(b[None]), out[None]
+    if terms == 2:
+        native.product(*factors, "bfloat16x2", threads=threads(), subtracts=True)
+        return
+    of_a, of_b = (None if x.dtype == np.uint16 else _BF16 for x in (a, b))
+    native.product(*factors, "bfloat16", of_a=of_a, of_b=of_b, threads=threads(), subtracts=True)
 
 
 def rounds_in_product(format: Format, chosen: Options) -> bool:

@@ -18,6 +18,7 @@ from fewbits.kernels.native.feedback.feedback import quantize_with_feedback
 from fewbits.kernels.native.gemm.additions import addition_product
 from fewbits.kernels.native.gemm.product import (
     has_bfloat16_products,
+    has_tiles,
     has_unit,
     product,
     rounds_in_product,
@@ -69,6 +70,7 @@ __all__ = [
     "gemv_format",
     "gemv_lent",
     "has_bfloat16_products",
+    "has_tiles",
     "has_unit",
     "isas",
     "joins_lines",

@@ -261,8 +261,8 @@ def _rounded_product(
             of_a, of_b = _rounded(a, -1, format_a, options_a), _rounded(b, -2, format_b, options_b)
             return (of_a.float() @ of_b.float()).to(dtype)
     y = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
-    if not y.numel():
-        return y
+    if not y.numel() or not a.shape[-1]:
+        return y.zero_()
     stacks = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, y)]
     left, right, out = map(array, stacks)
     products.rounded_product(left, right, formats, chosen, out, lower)

@@ -48,7 +48,7 @@ class Factorization:
         a = self._given.detach()
         _check_square(a, assume_a)
         self.plan = plan(precision, assume_a, len(a), a.device)
-        self._matrix = PreparedMatrix(a, self.plan.steps[0])
+        self._matrix = PreparedMatrix(a, self.plan.steps)
         if assume_a == "pos":
             cholesky.check_hermitian(a)
 

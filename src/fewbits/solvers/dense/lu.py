@@ -2,12 +2,12 @@
 
 Recursive on the columns (Toledo, Locality of Reference in LU Decomposition with Partial Pivoting, 1997): the
 products are as large as they can be. Haidar et al., Harnessing GPU Tensor Cores for Fast FP16 Arithmetic, SC
-2018, narrow the trailing update only, as here; panels are factorized in float32.
+2018, narrow the trailing update only, as here; panels are factorized in float32. With terms of bfloat16 the
+triangular systems between them are products too, since their units would wait for the systems.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -18,7 +18,7 @@ from scipy.linalg.lapack import dlaswp
 from fewbits.kernels.arrays import dense
 from fewbits.solvers.dense.factors import Factors, Substitute, unwritten
 from fewbits.solvers.dense.factors import doubled as in_double
-from fewbits.solvers.dense.rounded_products import rounded_product
+from fewbits.solvers.dense.rounded_products import TERMS, Update, rounded_update
 from fewbits.solvers.dense.substitution import with_lu
 
 _PANEL = 128  # widest block of columns whose factorization has no narrow products
@@ -53,7 +53,7 @@ def factorize(
         order = _order(pivots, len(low))
         both, doubled = _across(across, pivots), lambda: _across(in_double(across), pivots)
     else:
-        order = _in_place(low) if factor == "fp32" else _recurse(low, rounded_product(factor))
+        order = _in_place(low) if factor == "fp32" else _recurse(low, rounded_update(factor), factor in TERMS)
         both, doubled = _down(low, order), lambda: _down(in_double(low), order)
     widened = partial(with_lu, low, order, doubled, across=lapack)
     return Factors(*both, low.diagonal(), widened, rows, columns)
@@ -93,20 +93,38 @@ def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute
     return substitute, transposed
 
 
-def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+def _recurse(a: torch.Tensor, update: Update, narrow_triangles: bool) -> torch.Tensor:
     """Factorize a (m, n), m >= n, in place; return the original row of each row."""
     n = a.shape[1]
     if n <= _PANEL:
         return _in_place(a)
     half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
     left, right = a[:, :half], a[:, half:]
-    first = _recurse(left, multiply)
+    first = _recurse(left, update, narrow_triangles)
     _permute(right, first)
-    right[:half] = torch.linalg.solve_triangular(left[:half], right[:half], upper=False, unitriangular=True)
-    right[half:] -= multiply(left[half:], right[:half])
-    second = _recurse(right[half:], multiply)
+    if narrow_triangles:
+        _solve_lower(left[:half], right[:half], update)
+    else:
+        right[:half] = torch.linalg.solve_triangular(
+            left[:half], right[:half], upper=False, unitriangular=True
+        )
+    update(right[half:], left[half:], right[:half])
+    second = _recurse(right[half:], update, narrow_triangles)
     _permute(left[half:], second)
     return torch.cat([first[:half], first[half:][second]])
+
+
+def _solve_lower(a: torch.Tensor, b: torch.Tensor, update: Update) -> None:
+    """Put over b, (n, m), the solution with the lower triangle of a, (n, n), whose diagonal is ones."""
+    n = len(a)
+    if n <= _PANEL:  # by the inverse: a product takes a quarter of the time of a substitution
+        one = torch.eye(n, dtype=a.dtype, device=a.device)
+        b.copy_(torch.linalg.solve_triangular(a, one, upper=False, unitriangular=True) @ b)
+        return
+    half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
+    _solve_lower(a[:half, :half], b[:half], update)
+    update(b[half:], a[half:, :half], b[:half])
+    _solve_lower(a[half:, half:], b[half:], update)
 
 
 def _in_place(a: torch.Tensor) -> torch.Tensor:

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 import torch
 
+from fewbits.kernels import has_tiles
 from fewbits.solvers.precision import Precision
 from fewbits.solvers.precision import precision as read
-from fewbits.tensor.narrow.products import has_tiles
 
 # What to try before double precision, from this number of unknowns on. Only matrix units (AMX) are enough
 # faster than float32: instructions for pairs of bfloat16 (AVX512_BF16) halve the time of a product, which
 # does not make up for the steps of refinement.
 BEFORE_DOUBLE: dict[int, tuple[str, ...]] = {1200: ("fp32",)}
 BEFORE_DOUBLE_WITH_TILES: dict[int, tuple[str, ...]] = {
-    4000: ("bf16", "bf16x2", "bf16x3"),
-    2000: ("bf16x2", "fp32"),
+    6000: ("bf16", "bf16x2", "fp32"),
+    4000: ("bf16", "fp32"),
     **BEFORE_DOUBLE,
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -17,6 +18,8 @@ from fewbits.solvers.dense.system import System
 from fewbits.solvers.precision import roundoff
 from fewbits.solvers.solution import REASONS
 
+# They have the range of float32, which holds an equilibrated matrix as it is.
+_UNSCALED = ("fp32", "bf16", "bf16x2", "bf16x3")
 _EQUILIBRATE = {"LU": system.general, "QR": system.general, "Cholesky": system.definite}
 
 
@@ -84,19 +87,22 @@ class PreparedMatrix:
 
     Args:
         a: (n, n) float64 or complex128. It is kept and, in double precision, not copied.
-        first: the step that is tried first. If it factorizes float32, and its test does not doubt that this
-            is worth its time, a copy in float32 is made in the same pass that reads the magnitudes; it is
-            factorized if nothing has to be scaled.
+        steps: those of the plan. If one begins with float32, and its test does not doubt that this is worth
+            its time, a copy in float32 is made in the same pass that reads the magnitudes; it is factorized
+            if nothing has to be scaled.
 
     Raises:
         DataError: NaN or infinity in it.
     """
 
-    def __init__(self, a: torch.Tensor, first: Step) -> None:
+    def __init__(self, a: torch.Tensor, steps: Sequence[Step]) -> None:
         self.a = a
         began = time.perf_counter()
         # A copy that nobody factorizes would hold memory while the factors in double precision take theirs.
-        single = first.key == ("LU", "fp32") and not self._doubt(first)
+        single = any(
+            step.method == "LU" and step.precision.factor in _UNSCALED and not self._doubt(step)
+            for step in steps
+        )
         self._tested = time.perf_counter() - began
         self._extents = system.extents(a, single=single)
         if not bool(torch.isfinite(self._extents.sums).all()):
@@ -165,10 +171,10 @@ def _factorize(
     if factor == "fp64":
         factors = lu.factorize_double(here.matrix(), owned=here.powers is not None)
     else:
-        if factor == "fp32" and single is not None:
+        if factor in _UNSCALED and single is not None:
             low, rows, columns = single, None, None
         else:
-            low, rows, columns = to_single(here.matrix(), factor, scaled=factor != "fp32")
+            low, rows, columns = to_single(here.matrix(), factor, scaled=factor not in _UNSCALED)
         factors = lu.factorize(low, factor, rows, columns)
         if not factors.finite:
             return -2, REASONS[-2]

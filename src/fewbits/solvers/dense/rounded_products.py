@@ -7,12 +7,15 @@ from collections.abc import Callable
 import torch
 from torch.nn.functional import pad
 
+from fewbits import kernels
+from fewbits.kernels.arrays.products import subtract_bfloat16_product
 from fewbits.tensor import fake_quantize
 from fewbits.tensor.narrow.products import bfloat16_product, matmul
 
 Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+Update = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
 
-_TERMS = {"bf16": 1, "bf16x2": 2, "bf16x3": 3}
+TERMS = {"bf16": 1, "bf16x2": 2, "bf16x3": 3}
 _SLICES = {"int8x2": 2, "int8x3": 3}
 _ROUNDINGS = {"fp16": "nearest_even", "tf32": "nearest_away"}
 _DIGIT = 7  # bits of a slice below its sign
@@ -27,9 +30,35 @@ def rounded_product(factor: str) -> Multiply:
     return lambda a, b: _complex(a, b, multiply) if a.is_complex() else multiply(a, b)
 
 
+def rounded_update(factor: str) -> Update:
+    """Return a function that subtracts the product of :func:`rounded_product` from its first argument."""
+    multiply, terms = rounded_product(factor), TERMS.get(factor, 0)
+
+    def update(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> None:
+        if terms and kernels.has_bfloat16_products() and c.device.type == "cpu" and not c.is_complex():
+            _subtract(c, a, b, terms)
+        else:
+            c -= multiply(a, b)
+
+    return update
+
+
+def _subtract(c: torch.Tensor, a: torch.Tensor, b: torch.Tensor, terms: int) -> None:
+    """Subtract the product of :func:`_split_product`, with what is subnormal as zeros, in one pass over c."""
+    if terms == 2 and kernels.has_tiles():
+        subtract_bfloat16_product(a.numpy(), b.numpy(), c.numpy(), terms)
+        return
+    if terms > 1:
+        pairs = [pair for order in _pairs(terms) for pair in order]
+        left, right = _split(a, terms), _split(b, terms)
+        a = torch.cat([left[i] for i, _ in pairs], 1).view(torch.uint16)
+        b = torch.cat([right[j] for _, j in pairs], 0).view(torch.uint16)
+    subtract_bfloat16_product(a.numpy(), b.numpy(), c.numpy())
+
+
 def _real(factor: str) -> Multiply:
-    if factor in _TERMS:
-        return lambda a, b: _split_product(a, b, _TERMS[factor])
+    if factor in TERMS:
+        return lambda a, b: _split_product(a, b, TERMS[factor])
     if factor in _SLICES:
         return lambda a, b: _sliced_product(a, b, _SLICES[factor])
     if factor in _ROUNDINGS:
@@ -60,16 +89,15 @@ def _split_product(a: torch.Tensor, b: torch.Tensor, terms: int) -> torch.Tensor
     pairs = [pair for order in _pairs(terms) for pair in order]
     # The terms are concatenated along the reduction axis: one product, one float32 sum.
     wide, deep = torch.cat([left[i] for i, _ in pairs], 1), torch.cat([right[j] for _, j in pairs], 0)
-    return bfloat16_product(wide, deep)
+    return bfloat16_product(wide.float(), deep.float())
 
 
 def _split(x: torch.Tensor, terms: int) -> list[torch.Tensor]:
-    """Return bfloat16 values, in float32, whose sum is x up to the rounding error of the last term."""
-    parts = []
-    for _ in range(terms):
-        term = x.bfloat16().float()
-        parts.append(term)
-        x = x - term  # exact
+    """Return numbers in bfloat16 whose sum is x up to the rounding error of the last one."""
+    parts = [x.bfloat16()]
+    for _ in range(1, terms):
+        x = x - parts[-1]  # exact
+        parts.append(x.bfloat16())
     return parts
 
 

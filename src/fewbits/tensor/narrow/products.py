@@ -6,7 +6,7 @@ Gradients flow to the ordinary operand: its derivatives are products with the sa
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import torch
 
@@ -17,7 +17,6 @@ from fewbits.kernels import ops
 from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops.direct import is_recorded
-from fewbits.kernels.ops.tensors import array
 from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
@@ -210,15 +209,12 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, format: Format) -> torch.Tenso
     """Return ``a @ b`` of packed tensors, or of ordinary ones that hold values of ``format``."""
     if _in_panels(a, b, format):
         return _by_panels(a, b, format, rounded=True)
-    left, right = _dense(a), _dense(b)
-    exact = left.is_cpu and not _hidden() and has_tiles() and a.dtype == b.dtype == torch.float32
-    exact = exact and _is_bfloat16(a, format) and _is_bfloat16(b, format)
-    return bfloat16_product(left, right) if exact else torch.matmul(left, right)
+    return torch.matmul(_dense(a), _dense(b))
 
 
 def _in_panels(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
     """Return whether :func:`_by_panels` multiplies these: on this CPU, where their values are to be seen."""
-    if _hidden() or has_tiles() or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
+    if _hidden() or a.ndim < 2 or b.ndim < 2 or a.dtype != b.dtype:
         return False
     if not a.numel() or not b.numel():
         return False
@@ -253,13 +249,7 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     It runs on the matrix units of the CPU if they exist and may be used; sums are float32.
     """
-    if (
-        has_tiles()
-        or not kernels.has_bfloat16_products()
-        or a.ndim == 1
-        or b.ndim != 2
-        or a.device.type != "cpu"
-    ):
+    if not kernels.has_bfloat16_products() or a.ndim == 1 or b.ndim != 2 or a.device.type != "cpu":
         return torch.matmul(a, b)
     y: torch.Tensor = ops.bfloat16_product(_rows(a), b)
     return y.reshape(*a.shape[:-1], b.shape[1])
@@ -303,32 +293,3 @@ def _dense(x: torch.Tensor) -> torch.Tensor:
     turned = x.t()
     assert isinstance(turned, NarrowTensor)  # torch types it as any tensor
     return turned.dense().t()
-
-
-def _is_bfloat16(x: torch.Tensor, format: Format) -> bool:
-    """Return whether every value of ``x``, packed or in ``format``, is a normal bfloat16 or zero.
-
-    The significand fits if element and scale have at most eight bits together. Matrix units treat subnormals
-    as zero, so if the scale can make values subnormal, the data are checked.
-    """
-    format = x.format if isinstance(x, NarrowTensor) else format
-    grid, scales = format.element.grid, format.groups.scales
-    if grid is None or grid.mantissa_bits + 1 > 8 or scales is None or not scales.power_of_two:
-        return False
-    if isinstance(x, NarrowTensor) and scales.bits == 8 and x.numel():
-        assert x.scales is not None
-        exponent_of_step = grid.emin - grid.mantissa_bits - format.largest_shift
-        if int(x.scales.min()) + scales.element.emin + exponent_of_step >= -126:
-            return True
-    return kernels.smallest(array(_dense(x))) >= 2.0**-126
-
-
-def has_tiles() -> bool:
-    """Return whether torch multiplies float32 on the CPU's bfloat16 tiles (AMX), a setting of the user.
-
-    fewbits does not change the setting, because it would affect products in other threads too.
-    """
-    if not torch.cpu._is_amx_tile_supported():
-        return False
-    matmul: Any = torch.backends.mkldnn.matmul  # type: ignore[attr-defined]  # its stubs lag behind
-    return bool(matmul.fp32_precision == "bf16")

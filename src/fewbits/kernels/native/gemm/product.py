@@ -35,6 +35,11 @@ def has_bfloat16_products() -> bool:
     return has_unit("bfloat16")
 
 
+def has_tiles() -> bool:
+    """Return whether those products run on tiles (AMX), at several times the rate of float32."""
+    return active_isa() == "amx"
+
+
 def rounds_in_product(format: Format, chosen: Options) -> bool:
     """Return whether :func:`product` can round to ``format`` on the way, and the values are all bfloat16.
 
@@ -59,6 +64,7 @@ def product(
     of_b: Rounding = None,
     threads: int,
     lower: str = "",
+    subtracts: bool = False,
 ) -> bool:
     """Write ``a @ b`` into ``y``; return False, y being of no use, where the unit cannot multiply the values.
 
@@ -78,9 +84,12 @@ def product(
         lower: which matrix is lower triangular: ``result``, ``left``, ``left transposed``, ``right`` or none.
             A result has zeros or sums beyond its diagonal, whichever take less; a factor has zeros there,
             and the result is what it would be without a word about them.
+        subtracts: whether to subtract from ``y``, float32, whose rows may lie apart. Then ``unit`` is
+            ``bfloat16``, whose subnormal values and products count as zeros, or ``bfloat16x2``, the same for
+            two bfloat16 whose sum is nearest to each float32, without the product of the second ones.
     """
     active_isa()
-    return _native.product(unit, a, _record(of_a), b, _record(of_b), block, y, threads, lower)
+    return _native.product(unit, a, _record(of_a), b, _record(of_b), block, y, threads, lower, subtracts)
 
 
 def _record(rounding: Rounding) -> _native.Format | None:

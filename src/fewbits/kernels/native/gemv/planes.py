@@ -13,7 +13,15 @@ MOST_BY_BYTES = 2**18  # values of a line; the sums of more could leave 32 bits
 # Up to how many bits of x counting is faster than multiplying bytes, for ternary weights. Measured on Zen 5
 # with weights in its third cache. Without an instruction that counts, two lookups and a sum take its place;
 # the baseline has no instruction for bytes either.
-_COUNTED = {"avx512_bf16": 2, "avx512_vnni": 1, "avx512": 1, "avx2_vnni": 1, "avx2": 1, "baseline": 8}
+_COUNTED = {
+    "amx": 2,
+    "avx512_bf16": 2,
+    "avx512_vnni": 1,
+    "avx512": 1,
+    "avx2_vnni": 1,
+    "avx2": 1,
+    "baseline": 8,
+}
 
 
 def can_multiply_bytes(weight_bits: int, n: int, bits: int, is_signed: bool) -> bool:
