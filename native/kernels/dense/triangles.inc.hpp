@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/dense/residuals.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace triangles {
@@ -19,12 +20,6 @@ constexpr i64 sides_together = lane_count / 2;
 inline Lanes widened_at(const float* t) { return __builtin_convertvector(read<Singles>(t), Lanes); }
 inline Lanes widened_at(const double* t) { return lanes_at(t); }
 
-// Asks for the cache lines of `count` numbers. Always inlined, or GCC drops the calls.
-template <i64 count, class T>
-[[gnu::always_inline]] inline void ask_for(const T* t) {
-    for (i64 j = 0; j < count; j += 64 / sizeof(T)) __builtin_prefetch(t + j);
-}
-
 // results[c] = the sum of t[j] x[c * stride + j]; `next`, as many values of the row that comes next, is asked for
 // meanwhile.
 template <i64 sides, class T>
@@ -32,7 +27,7 @@ inline void dots(const T* t, const double* x, i64 stride, i64 n, const T* next, 
     Lanes sums[sides][vectors_of_dots] = {};
     const i64 in_lanes = n - n % side_by_side_dots;
     for (i64 j = 0; j < in_lanes; j += side_by_side_dots) {
-        ask_for<side_by_side_dots>(next + j);
+        memory::ask_for(next + j, side_by_side_dots * i64{sizeof(T)});
         for (i64 v = 0; v < vectors_of_dots; ++v) {
             // float32 to double is exact; a product rounds once, its sum once more.
             const Lanes here = widened_at(t + j + v * lane_count);

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "kernels/dense/products.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
@@ -23,14 +24,6 @@ constexpr i64 rows_at_once = 192, triangle = 48;
 // Of a triangle: with two vectors each, as many independent sums as two multipliers of four cycles keep busy.
 constexpr i64 rows_together = 4;
 constexpr i64 exchanges_ahead = 4;  // whose rows are asked for: they lie anywhere in memory
-constexpr i64 cache_line = 64;      // bytes
-
-// The lines of a part of a row. Always inlined, or GCC drops the calls.
-template <class T>
-[[gnu::always_inline]] inline void ask_for(const T* x, i64 n) {
-    for (i64 i = 0; i < n; i += cache_line / sizeof(T)) __builtin_prefetch(x + i, 1);
-}
-
 // Two rows change places.
 template <class T>
 void exchange(T* x, T* y, i64 n) {
@@ -100,8 +93,8 @@ template <class T>
 void exchange_rows(const LuUpdate<T>& job, i64 column, i64 width) {
     for (i64 i = 0; i < job.k; ++i) {
         const i64 later = least(i + exchanges_ahead, job.k - 1);
-        ask_for(job.right + later * job.row + column, width);
-        ask_for(job.right + job.exchanges[later] * job.row + column, width);
+        memory::ask_for<true>(job.right + later * job.row + column, width * i64{sizeof(T)});
+        memory::ask_for<true>(job.right + job.exchanges[later] * job.row + column, width * i64{sizeof(T)});
         if (job.exchanges[i] != i) exchange(job.right + i * job.row + column, job.right + job.exchanges[i] * job.row + column, width);
     }
 }
