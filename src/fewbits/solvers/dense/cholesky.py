@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
 
 from fewbits.errors import DataError
 from fewbits.solvers.dense.factors import Factors, Substitute, doubled, inverse_power, scaled_to
-from fewbits.solvers.dense.rounded_products import rounded_product
+from fewbits.solvers.dense.rounded_products import Update, rounded_update
 from fewbits.solvers.dense.substitution import with_cholesky
 from fewbits.solvers.precision import roundoff
 
@@ -78,7 +77,7 @@ def factorize(low: torch.Tensor, factor: str, scale: torch.Tensor | None) -> Fac
             return None
     else:
         lower = low.contiguous()
-        if not _recurse(lower, rounded_product(factor)):
+        if not _recurse(lower, rounded_update(factor)):
             return None
     widened = partial(with_cholesky, lower, lambda: _substitutions(doubled(lower)))
     return Factors(*_substitutions(lower), lower.diagonal(), widened, scale, scale)
@@ -95,7 +94,7 @@ def _substitutions(lower: torch.Tensor) -> tuple[Substitute, Substitute]:
     return substitute, substitute
 
 
-def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> bool:
+def _recurse(a: torch.Tensor, update: Update) -> bool:
     """Put the lower factor of a, (n, n), over its lower half; return whether every pivot was positive."""
     n = len(a)
     if n <= _PANEL:
@@ -104,8 +103,8 @@ def _recurse(a: torch.Tensor, multiply: Callable[[torch.Tensor, torch.Tensor], t
         return not int(failed)
     half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
     first, below, rest = a[:half, :half], a[half:, :half], a[half:, half:]
-    if not _recurse(first, multiply):
+    if not _recurse(first, update):
         return False
     below.copy_(torch.linalg.solve_triangular(first.mH, below, upper=True, left=False))
-    rest -= multiply(below, below.mH.contiguous())
-    return _recurse(rest, multiply)
+    update(rest, below, below.mH)
+    return _recurse(rest, update)
