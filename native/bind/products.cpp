@@ -2,6 +2,7 @@
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
+#include <cstdlib>
 #include <optional>
 #include <string>
 
@@ -115,6 +116,7 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
     require(block == 16 || block == 32, "a block is of 16 or 32 values");
     const std::int64_t y_step = y.shape(1) > 1 ? y.stride(1) : y.shape(0) > 1 ? y.stride(0) : static_cast<std::int64_t>(y.shape(2));
     require(y.size() == 0 || y.shape(2) <= 1 || y.stride(2) == 1, "the rows of y lie side by side");
+    require(y.shape(0) * y.shape(1) <= 1 || std::abs(y_step) >= static_cast<std::int64_t>(y.shape(2)), "the rows of y lie in each other");
     require(y.size() == 0 || y.shape(0) == 1 || y.stride(0) == static_cast<std::int64_t>(y.shape(1)) * y_step, "the matrices of y follow each other");
     const Implementation& implementation = active();
     const Unit multiplied = unit_of(unit);
@@ -140,6 +142,8 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
             "products of bfloat16 are subtracted from float32");
     require(subtracts || multiplied != Unit::bfloat16x2, "a product of two terms is subtracted");
     require(!of_bfloat16 || implementation.products.has(multiplied), "this CPU has no such products of bfloat16");
+    const auto narrow = [](const Factor& f) { return f.format != nullptr || f.type == Real::bf16; };
+    require(!subtracts || multiplied == Unit::bfloat16x2 || (narrow(product.a) && narrow(product.b)), "factors are bfloat16 or rounded to it");
     nb::gil_scoped_release released;
     return multiply(implementation.kernels, implementation.products, product, threads);
 }

@@ -277,7 +277,7 @@ bool multiply(const Kernels& kernels, const Products& products, Product p, int t
         p.lower = Lower::none;
         met = multiply_all(products, p, threads);
     }
-    return p.subtracts || fits(p.unit, met);
+    return p.subtracts ? met.a.whole && met.b.whole : fits(p.unit, met);
 }
 
 void additions(const Kernels& kernels, const Additions& job, int threads) {

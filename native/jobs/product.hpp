@@ -10,7 +10,7 @@
 namespace fewbits {
 
 // What a panel holds of a value, and so what multiplies. `integers`: a signed byte, and the power of two that a block of
-// values shares; the sum within a block is exact. `integers16`: likewise, of 16 bits. The other two add to float32 from one
+// values shares; the sum within a block is exact. `integers16`: likewise, of 16 bits. The others add to float32 from one
 // value to the next. `bfloat16x2` takes any float32 for the sum of two bfloat16, and leaves out the product of the second ones.
 enum class Unit : std::int32_t { integers, integers16, bfloat16, bfloat16x2, float32 };
 

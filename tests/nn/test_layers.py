@@ -9,7 +9,7 @@ from torch import nn
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
-from fewbits.nn import prepare
+from fewbits.nn import layer_precision, prepare
 from tests.nn.prepared_layers import narrowed
 
 # Torch's own, which the narrow layer is compared with, says so once.
@@ -144,6 +144,24 @@ EMBEDDINGS: tuple[dict[str, Any], ...] = (
     {"scale_grad_by_freq": True},
     {"sparse": True},
 )
+
+
+@pytest.mark.parametrize(
+    ("torchs", "bfloat16", "tiles", "ours"),
+    [
+        (False, False, False, True),
+        (False, True, False, False),
+        (True, False, False, False),
+        (True, True, True, True),
+    ],
+)
+def test_layers_multiply_by_panels_without_units_and_with_tiles(
+    torchs: bool, bfloat16: bool, tiles: bool, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: torchs)
+    monkeypatch.setattr(layer_precision.kernels, "has_bfloat16_products", lambda: bfloat16)
+    monkeypatch.setattr(layer_precision.kernels, "has_tiles", lambda: tiles)
+    assert layer_precision.goes_by_panels(torch.ones(2, 2)) == ours
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")

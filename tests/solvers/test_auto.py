@@ -9,7 +9,7 @@ import torch
 from scipy import linalg
 
 from fewbits.solvers import factorize, solve
-from fewbits.solvers.dense import condition_probe, plan, system
+from fewbits.solvers.dense import condition_probe, plan, prepared_matrix, system
 from fewbits.solvers.precision import roundoff
 from tests.solvers.systems import EPS, N, checked, randsvd
 
@@ -34,6 +34,25 @@ def test_matrix_units_bring_bfloat16_in(monkeypatch: pytest.MonkeyPatch) -> None
     stages = checked(randsvd(1e5, 3)).stages
     assert [s.precision for s in stages] == ["bf16x2", "fp32"]
     assert stages[0].code < 0 < stages[1].code
+
+
+def test_formats_with_the_range_of_float32_are_not_scaled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy in float32 that is made while the magnitudes are read is factorized, also by a second step."""
+    monkeypatch.setattr(plan, "has_tiles", lambda: True)
+    monkeypatch.setattr(plan, "BEFORE_DOUBLE_WITH_TILES", {64: ("bf16", "bf16x2", "fp32")})
+    made = []
+    real = prepared_matrix.to_single
+    monkeypatch.setattr(
+        prepared_matrix,
+        "to_single",
+        lambda a, factor, scaled: made.append(scaled) or real(a, factor, scaled=scaled),
+    )
+    stages = checked(randsvd(1e4, 3)).stages
+    assert [(s.precision, s.code < 0) for s in stages] == [("bf16", True), ("bf16x2", False)]
+    assert made == []
+    checked(randsvd(1e2, 3), "bf16x3")
+    checked(randsvd(1e2, 3), "fp16")
+    assert made == [True]
 
 
 @pytest.mark.parametrize("mode", [3, 5])

@@ -134,11 +134,13 @@ inline void note_bfloat16(Bits x, Range& range) {
 // Two bfloat16, the first in the lower half.
 inline Bits pair_of(Bits first, Bits second) { return (Bits)((Naturals)first >> 16u) | (second & static_cast<i32>(0xffff0000u)); }
 
-// The bfloat16 nearest to a float32, of two the one with an even last bit, and the one nearest to what that leaves.
+// The bfloat16 nearest to a float32, of two the one with an even last bit, and the one nearest to what that leaves. The sum
+// would carry some NaN into the sign.
 struct Terms {
     Bits first, second;
 };
 inline Bits nearest_bfloat16(Bits x) {
+    x = (x & magnitude_mask) > infinity_bits ? Bits{} + nan_bits : x;
     return (Bits)(((Naturals)x + 0x7fffu + ((Naturals)x >> 16u & 1u)) & 0xffff0000u);
 }
 inline Terms terms_of(Bits x) {

@@ -58,9 +58,9 @@ double value(const Factor& f, std::int64_t matrix, std::int64_t line, std::int64
 
 // The largest error of one product, as a part of its bound; `apart` is what lies between rows of y.
 double error(Unit unit, std::int64_t batch, std::int64_t m, std::int64_t k, std::int64_t n, bool a_along, bool b_along, bool subtracts,
-             std::int64_t apart) {
+             std::int64_t apart, Lower lower) {
     const bool narrow = unit == Unit::bfloat16;
-    const std::vector<float> a = values(batch * m * k, narrow), b = values(batch * n * k, narrow);
+    std::vector<float> a = values(batch * m * k, narrow), b = values(batch * n * k, narrow);
     const std::vector<float> before = values(batch * m * (n + apart), false);
     std::vector<float> y = before;
     Product p{};
@@ -74,7 +74,15 @@ double error(Unit unit, std::int64_t batch, std::int64_t m, std::int64_t k, std:
     p.y_type = Real::f32;
     p.y_step = n + apart;
     p.subtracts = subtracts;
-    p.lower = Lower::none;
+    p.lower = lower;
+    // Beyond the diagonal of a factor are zeros: in a of m rows where the column is larger, in b where it is the row.
+    for (std::int64_t matrix = 0; matrix < batch; ++matrix)
+        for (std::int64_t i = 0; i < k; ++i) {
+            for (std::int64_t row = 0; lower == Lower::left && row < m && row < i; ++row)
+                a[static_cast<std::size_t>(matrix * p.a.batch_step + row * p.a.line_step + i * p.a.step)] = 0.0f;
+            for (std::int64_t column = i + 1; lower == Lower::right && column < n; ++column)
+                b[static_cast<std::size_t>(matrix * p.b.batch_step + column * p.b.line_step + i * p.b.step)] = 0.0f;
+        }
     p.threads = 1;
     const Products& products = product::functions;
     const Memory right = memory(products.panel_bytes(p, true)), left = memory(products.panel_bytes(p, false));
@@ -90,6 +98,7 @@ double error(Unit unit, std::int64_t batch, std::int64_t m, std::int64_t k, std:
     for (std::int64_t row = 0; row < batch * m; ++row)
         for (std::int64_t column = 0; column < n + apart; ++column) {
             const auto at = static_cast<std::size_t>(row * (n + apart) + column);
+            if (lower == Lower::result && column > row % m) continue;  // zeros or sums
             if (column >= n) {  // between rows nothing changes
                 if (y[at] != before[at]) return INFINITY;
                 continue;
@@ -107,9 +116,20 @@ double error(Unit unit, std::int64_t batch, std::int64_t m, std::int64_t k, std:
     return worst;
 }
 
+// Whether NaN of any bits is NaN in both terms, and infinity neither more nor less.
+bool keeps_what_is_not_finite() {
+    const auto is_nan = [](product::Bits x) { return (x[0] & 0x7fffffff) > 0x7f800000; };
+    for (const std::int32_t bits : {0x7fffffff, 0x7f800001, 0x7fc00000, -1}) {
+        const pack::Terms terms = pack::terms_of(product::Bits{} + bits);
+        if (!is_nan(terms.first) || !is_nan(terms.second)) return false;
+    }
+    return pack::terms_of(product::Bits{} + 0x7f800000).first[0] == 0x7f800000;
+}
+
 }  // namespace
 
 int main() {
+    if (!keeps_what_is_not_finite()) return 1;
     constexpr std::int64_t shapes[][3] = {{1, 1, 1},   {5, 33, 7},    {31, 64, 33},  {32, 32, 32},  {33, 257, 65}, {64, 256, 96},
                                           {7, 700, 1}, {200, 40, 63}, {193, 300, 70}, {40, 60, 1600}, {3, 0, 5}};
     for (const Unit unit : {Unit::bfloat16, Unit::bfloat16x2}) {
@@ -117,7 +137,13 @@ int main() {
         for (const auto& s : shapes)
             for (int options = 0; options < 8; ++options) {
                 const bool subtracts = unit == Unit::bfloat16x2 || options & 4;
-                worst = std::fmax(worst, error(unit, options == 3 ? 2 : 1, s[0], s[1], s[2], options & 1, options & 2, subtracts, options & 4 ? 5 : 0));
+                const auto of = [&](Lower lower, bool subtracted) {
+                    return error(unit, options == 3 || options == 6 ? 2 : 1, s[0], s[1], s[2], options & 1, options & 2, subtracted,
+                                 options & 4 ? 5 : 0, lower);
+                };
+                worst = std::fmax(worst, of(Lower::none, subtracts));
+                if (unit == Unit::bfloat16x2) continue;
+                for (const Lower lower : {Lower::result, Lower::left, Lower::right}) worst = std::fmax(worst, of(lower, false));
             }
         std::printf("%s %.3f\n", unit == Unit::bfloat16 ? "bfloat16" : "bfloat16x2", worst);
     }

@@ -58,6 +58,18 @@ def test_two_terms_leave_out_the_product_of_the_second_ones(shape: tuple[int, in
         assert (np.abs(found - (before - a.astype(float) @ b)) <= bound).all()
 
 
+@pytest.mark.parametrize("rows", [1, 5])
+@pytest.mark.parametrize("matrices", [3, 20])
+def test_rows_of_a_stack_may_lie_apart(rows: int, matrices: int) -> None:
+    """A large stack is multiplied matrix by matrix, a small one at once."""
+    a, b = normal(matrices, rows, 8, seed=1), normal(matrices, 8, 6, seed=2)
+    wide = normal(matrices, rows, 11, seed=3)
+    before = wide.copy()
+    assert native.product(a, b, wide[:, :, 2:8], "float32", threads=2)
+    assert np.allclose(wide[:, :, 2:8], a @ b, rtol=1e-5, atol=1e-5)
+    assert np.array_equal(np.delete(wide, range(2, 8), 2), np.delete(before, range(2, 8), 2))
+
+
 @needs_units
 @pytest.mark.parametrize("isa", NARROW)
 def test_infinities_and_nan_stay_and_what_is_subnormal_is_zero(isa: str) -> None:
@@ -75,8 +87,8 @@ def test_infinities_and_nan_stay_and_what_is_subnormal_is_zero(isa: str) -> None
 
 
 def _product(unit: str, y: np.ndarray, *, subtracts: bool = False) -> None:
-    a = normal(len(y), 4, 4, seed=1)
-    native.product(a, a, y, unit, threads=1, subtracts=subtracts)
+    a, b = normal(len(y), y.shape[1], 4, seed=1), normal(len(y), 4, 4, seed=2)
+    native.product(a, b, y, unit, threads=1, subtracts=subtracts)
 
 
 def test_what_cannot_be_subtracted_is_refused() -> None:
@@ -88,8 +100,14 @@ def test_what_cannot_be_subtracted_is_refused() -> None:
         _product("bfloat16x2", y)
     with pytest.raises(ValueError, match="rows of y lie side by side"):
         _product("float32", apart)
+    with pytest.raises(ValueError, match="rows of y lie in each other"):
+        _product("float32", np.lib.stride_tricks.as_strided(y, (1, 3, 4), (64, 8, 4)))
     with pytest.raises(ValueError, match="matrices of y follow each other"):
         _product("float32", gaps)
+    if NARROW:
+        native.force_isa(NARROW[0])
+        with pytest.raises(ValueError, match="factors are bfloat16 or rounded to it"):
+            _product("bfloat16", y, subtracts=True)
     native.force_isa("baseline")
     with pytest.raises(ValueError, match="no such products of bfloat16"):
         _product("bfloat16", y, subtracts=True)

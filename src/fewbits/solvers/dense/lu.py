@@ -3,7 +3,8 @@
 Recursive on the columns (Toledo, Locality of Reference in LU Decomposition with Partial Pivoting, 1997): the
 products are as large as they can be. Haidar et al., Harnessing GPU Tensor Cores for Fast FP16 Arithmetic, SC
 2018, narrow the trailing update only, as here; panels are factorized in float32. With terms of bfloat16 the
-triangular systems between them are products too, since their units would wait for the systems.
+triangular systems between them are products too, those of a panel with the inverse where its entries are
+small, since the units would wait for the systems.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fewbits.solvers.dense.factors import doubled as in_double
 from fewbits.solvers.dense.rounded_products import TERMS, Update, rounded_update
 from fewbits.solvers.dense.substitution import with_lu
 
+_LARGEST = 16.0  # entry of an inverse that takes the place of a substitution: others lose digits
 _PANEL = 128  # widest block of columns whose factorization has no narrow products
 OWN_FROM = 3000  # unknowns; below, LAPACK's factorization in double precision may be faster than ours
 
@@ -119,7 +121,11 @@ def _solve_lower(a: torch.Tensor, b: torch.Tensor, update: Update) -> None:
     n = len(a)
     if n <= _PANEL:  # by the inverse: a product takes a quarter of the time of a substitution
         one = torch.eye(n, dtype=a.dtype, device=a.device)
-        b.copy_(torch.linalg.solve_triangular(a, one, upper=False, unitriangular=True) @ b)
+        inverse = torch.linalg.solve_triangular(a, one, upper=False, unitriangular=True)
+        small = bool(inverse.abs().amax() <= _LARGEST)
+        b.copy_(
+            inverse @ b if small else torch.linalg.solve_triangular(a, b, upper=False, unitriangular=True)
+        )
         return
     half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
     _solve_lower(a[:half, :half], b[:half], update)

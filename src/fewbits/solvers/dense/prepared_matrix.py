@@ -87,9 +87,9 @@ class PreparedMatrix:
 
     Args:
         a: (n, n) float64 or complex128. It is kept and, in double precision, not copied.
-        steps: those of the plan. If one begins with float32, and its test does not doubt that this is worth
-            its time, a copy in float32 is made in the same pass that reads the magnitudes; it is factorized
-            if nothing has to be scaled.
+        steps: those of the plan. If one of LU has the range of float32, and its test does not doubt that it
+            is worth its time, a copy in float32 is made in the same pass that reads the magnitudes; it is
+            factorized if nothing has to be scaled.
 
     Raises:
         DataError: NaN or infinity in it.

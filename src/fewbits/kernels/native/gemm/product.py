@@ -23,8 +23,9 @@ def has_unit(unit: str) -> bool:
     """Return whether the instruction set in use has what makes a unit fast.
 
     Args:
-        unit: ``integers`` multiplies bytes, ``integers16`` and ``bfloat16`` pairs of those; ``float32`` is
-            always there.
+        unit: ``integers`` multiplies bytes, ``integers16`` and ``bfloat16`` pairs of those, ``bfloat16x2``
+            two for each value; ``float32`` is always there. Tiles of bfloat16 are faster than bytes, and
+            take their place.
     """
     active_isa()
     return _native.has_unit(unit)
