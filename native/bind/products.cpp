@@ -137,11 +137,10 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
         .left_panels = nullptr,
         .threads = 1,
     };
-    const bool of_bfloat16 = multiplied == Unit::bfloat16 || multiplied == Unit::bfloat16x2;
-    require(!subtracts || (of_bfloat16 && product.y_type == Real::f32 && product.lower == Lower::none),
+    require(!subtracts || (is_bfloat16(multiplied) && product.y_type == Real::f32 && product.lower == Lower::none),
             "products of bfloat16 are subtracted from float32");
     require(subtracts || multiplied != Unit::bfloat16x2, "a product of two terms is subtracted");
-    require(!of_bfloat16 || implementation.products.has(multiplied), "this CPU has no such products of bfloat16");
+    require(!is_bfloat16(multiplied) || implementation.products.has(multiplied), "this CPU has no such products of bfloat16");
     const auto narrow = [](const Factor& f) { return f.format != nullptr || f.type == Real::bf16; };
     require(!subtracts || multiplied == Unit::bfloat16x2 || (narrow(product.a) && narrow(product.b)), "factors are bfloat16 or rounded to it");
     nb::gil_scoped_release released;

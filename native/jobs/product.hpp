@@ -15,6 +15,7 @@ namespace fewbits {
 enum class Unit : std::int32_t { integers, integers16, bfloat16, bfloat16x2, float32 };
 
 static constexpr bool is_integers(Unit unit) { return unit == Unit::integers || unit == Unit::integers16; }
+static constexpr bool is_bfloat16(Unit unit) { return unit == Unit::bfloat16 || unit == Unit::bfloat16x2; }
 
 // A block's largest magnitude lies in the binade of two to this, the others are integers beside it: 127 at most, or 511. So 32
 // products of two are below 2^19 or 2^23 together, exact in 32 bits and in float32.

@@ -27,7 +27,7 @@ inline void dots(const T* t, const double* x, i64 stride, i64 n, const T* next, 
     Lanes sums[sides][vectors_of_dots] = {};
     const i64 in_lanes = n - n % side_by_side_dots;
     for (i64 j = 0; j < in_lanes; j += side_by_side_dots) {
-        memory::ask_for(next + j, side_by_side_dots * i64{sizeof(T)});
+        memory::prefetch<memory::nearest>(next + j, side_by_side_dots * i64{sizeof(T)});
         for (i64 v = 0; v < vectors_of_dots; ++v) {
             // float32 to double is exact; a product rounds once, its sum once more.
             const Lanes here = widened_at(t + j + v * lane_count);

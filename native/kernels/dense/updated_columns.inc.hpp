@@ -93,8 +93,8 @@ template <class T>
 void exchange_rows(const LuUpdate<T>& job, i64 column, i64 width) {
     for (i64 i = 0; i < job.k; ++i) {
         const i64 later = least(i + exchanges_ahead, job.k - 1);
-        memory::ask_for<true>(job.right + later * job.row + column, width * i64{sizeof(T)});
-        memory::ask_for<true>(job.right + job.exchanges[later] * job.row + column, width * i64{sizeof(T)});
+        memory::prefetch<memory::nearest, true>(job.right + later * job.row + column, width * i64{sizeof(T)});
+        memory::prefetch<memory::nearest, true>(job.right + job.exchanges[later] * job.row + column, width * i64{sizeof(T)});
         if (job.exchanges[i] != i) exchange(job.right + i * job.row + column, job.right + job.exchanges[i] * job.row + column, width);
     }
 }

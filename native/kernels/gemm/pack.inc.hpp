@@ -11,7 +11,7 @@
 
 namespace pack {
 
-using memory::ask_for, memory::at, memory::load, memory::size_of;
+using memory::at, memory::load, memory::prefetch, memory::size_of;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::infinity_bits, numbers::least, numbers::magnitude_mask,
     numbers::nan_bits, numbers::vector;
 using panels::is_wide, panels::panel_lines, panels::panels_of, panels::piece_of, panels::piece_of_item, panels::piece_words,
@@ -358,7 +358,7 @@ inline Window rounded(const Product& p, const Factor& f, const Window& w, float*
     const i64 together = along ? lines_at_once : block > values_at_once ? block : values_at_once;
     for (i64 run = 0; run < runs; run += together) {
         const i64 count = least(together, runs - run), next = run + count;
-        for (i64 i = next; i < least(next + together, runs); ++i) ask_for(at(w.values, w.type, i * apart), in_run * size_of(w.type));
+        for (i64 i = next; i < least(next + together, runs); ++i) prefetch<memory::nearest>(at(w.values, w.type, i * apart), in_run * size_of(w.type));
         job.geometry.n = along ? w.count : count;
         job.geometry.extent[0] = along ? count : w.lines;
         job.in = at(w.values, w.type, run * apart);

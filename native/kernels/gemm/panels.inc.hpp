@@ -38,7 +38,7 @@ constexpr i64 values_in_lane(Unit unit) {
 
 constexpr i64 panel_lines(Unit unit, bool of_b) {
 #if defined(FEWBITS_TILES)
-    if (unit == Unit::bfloat16 || unit == Unit::bfloat16x2) return tile_lines;
+    if (is_bfloat16(unit)) return tile_lines;
 #endif
     if (of_b) return vector * (is_integers(unit) ? integer_vectors : float_vectors);
     return is_integers(unit) ? integer_rows : float_rows;

@@ -293,7 +293,7 @@ i64 items(const Product& p) { return p.batch * row_items(p) * column_items(p); }
 
 BlockRange multiply(const Product& p, void* workspace, i64 first, i64 last) {
 #if defined(FEWBITS_TILES)
-    if (p.unit == Unit::bfloat16 || p.unit == Unit::bfloat16x2) {
+    if (is_bfloat16(p.unit)) {
         const tile_products::Configuration before = tile_products::configure();
         const BlockRange met = multiply_items(p, workspace, first, last);
         tile_products::restore(before);

@@ -17,16 +17,13 @@ inline i64 size_of(Real type) { return type == Real::f32 ? 4 : 2; }
 inline const void* at(const void* p, Real type, i64 i) { return static_cast<const u8*>(p) + i * size_of(type); }
 inline void* at(void* p, Real type, i64 i) { return static_cast<u8*>(p) + i * size_of(type); }
 
-// Asks for the cache lines of some bytes, to be read, or written too. Always inlined, or GCC drops the calls.
-template <bool written = false>
-[[gnu::always_inline]] inline void ask_for(const void* from, i64 bytes) {
-    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const u8*>(from) + i, written);
-}
-
-// Asks for the cache lines of an array, as far as the second level of the caches: there is time until they are read.
-// Always inlined: of a function that only prefetches GCC says that it has no effect, and drops its calls.
+// Asks for the cache lines of an array, as far as the second level of the caches, where there is time until they are read, or
+// the nearest; to be `written` too, or not. Always inlined: of a function that only prefetches GCC says that it has no effect,
+// and drops its calls.
+constexpr int second = 2, nearest = 3;
+template <int level = second, bool written = false>
 [[gnu::always_inline]] inline void prefetch(const void* from, i64 bytes) {
-    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(from) + i, 0, 2);
+    for (i64 i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const u8*>(from) + i, written, level);
 }
 
 // n values, `step` apart, as float32.

@@ -24,8 +24,8 @@ from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 Array = NDArray[Any]
 
 _SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
-_BF16 = parse("bf16"), options(parse("bf16"))
 _OF_SUMS = 2.0**7  # sums of numbers of eight bits are multiples of 2^-7 times the least of them
+_BF16 = parse("bf16"), options(parse("bf16"))
 
 
 def is_normal(x: Array) -> bool:

@@ -83,7 +83,7 @@ def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute
     """Return the substitutions with factors of A whose rows were permuted by ``order``."""
 
     def substitute(b: torch.Tensor) -> torch.Tensor:
-        y = torch.linalg.solve_triangular(lu, b.index_select(0, order), upper=False, unitriangular=True)
+        y = _substituted(lu, b.index_select(0, order))
         x: torch.Tensor = torch.linalg.solve_triangular(lu, y, upper=True)
         return x
 
@@ -107,9 +107,7 @@ def _recurse(a: torch.Tensor, update: Update, narrow_triangles: bool) -> torch.T
     if narrow_triangles:
         _solve_lower(left[:half], right[:half], update)
     else:
-        right[:half] = torch.linalg.solve_triangular(
-            left[:half], right[:half], upper=False, unitriangular=True
-        )
+        right[:half] = _substituted(left[:half], right[:half])
     update(right[half:], left[half:], right[:half])
     second = _recurse(right[half:], update, narrow_triangles)
     _permute(left[half:], second)
@@ -120,17 +118,19 @@ def _solve_lower(a: torch.Tensor, b: torch.Tensor, update: Update) -> None:
     """Put over b, (n, m), the solution with the lower triangle of a, (n, n), whose diagonal is ones."""
     n = len(a)
     if n <= _PANEL:  # by the inverse: a product takes a quarter of the time of a substitution
-        one = torch.eye(n, dtype=a.dtype, device=a.device)
-        inverse = torch.linalg.solve_triangular(a, one, upper=False, unitriangular=True)
-        small = bool(inverse.abs().amax() <= _LARGEST)
-        b.copy_(
-            inverse @ b if small else torch.linalg.solve_triangular(a, b, upper=False, unitriangular=True)
-        )
+        inverse = _substituted(a, torch.eye(n, dtype=a.dtype, device=a.device))
+        b.copy_(inverse @ b if bool(inverse.abs().amax() <= _LARGEST) else _substituted(a, b))
         return
     half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
     _solve_lower(a[:half, :half], b[:half], update)
     update(b[half:], a[half:, :half], b[:half])
     _solve_lower(a[half:, half:], b[half:], update)
+
+
+def _substituted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return the solution, (n, m), with the lower triangle of a, (n, n), whose diagonal is ones."""
+    x: torch.Tensor = torch.linalg.solve_triangular(a, b, upper=False, unitriangular=True)
+    return x
 
 
 def _in_place(a: torch.Tensor) -> torch.Tensor:
