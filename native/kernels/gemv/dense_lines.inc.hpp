@@ -8,10 +8,8 @@
 #include "kernels/dequantize/dequantize.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/gemv/decoded_lines.inc.hpp"
-#include "kernels/gemv/looked_up_lines.inc.hpp"
-#include "kernels/gemv/nibbles.inc.hpp"
+#include "kernels/gemv/in_registers.inc.hpp"
 #include "kernels/gemv/several_rows.inc.hpp"
-#include "kernels/gemv/unit_lines.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
 namespace dense_lines {
@@ -21,11 +19,9 @@ using decode_vectors::decodes_in_registers;
 using dequantize::decode_by_loops;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::outer_scale, packed::prepare_dequantize;
 using decoded_lines::dot_decoded, decoded_lines::rows_in_sums;
-using looked_up_lines::gemv_lookups, looked_up_lines::permute_for_lookups, looked_up_lines::takes_lookups;
+using in_registers::multiply_few, in_registers::multiply_one, in_registers::permute_one, in_registers::takes_few, in_registers::takes_one;
 using several_rows::gemv_several;
-using nibbles::gemv_nibbles, nibbles::is_narrow, nibbles::permute_for_narrow_nibbles, nibbles::permute_for_nibbles, nibbles::takes_nibbles;
 using numbers::least, numbers::tile;
-using unit_lines::gemv_units, unit_lines::multiply_by_unit, unit_lines::takes_units;
 
 namespace {  // of this file alone
 
@@ -60,16 +56,11 @@ inline void gemv_rest(const Gemv& job, const PreparedDequantize& p, DecodeBuffer
     }
 }
 
-// x as gemv_stored wants it beside the job: null, or in the order of codes that are looked up or times a unit at `room`, which
-// has room for n values and has them already where it is prepared.
+// One vector as gemv_stored wants it beside the job: null, or in the order of codes that are looked up or times a unit at `room`,
+// which has room for n values and has them already where it is prepared.
 inline const float* permuted_for(const Gemv& job, bool prepared, float* room) {
-    const bool nibbles = takes_nibbles(job), lookups = takes_lookups(job);
-    if (!nibbles && !lookups && !takes_units(job)) return nullptr;
-    if (prepared) return room;
-    if (nibbles && is_narrow(job)) permute_for_narrow_nibbles(job.x, job.n, reinterpret_cast<u16*>(room));
-    else if (nibbles) permute_for_nibbles(job.x, job.n, room);
-    else if (lookups) permute_for_lookups(job, room);
-    else multiply_by_unit(job, room);
+    if (!takes_one(job)) return nullptr;
+    if (!prepared) permute_one(job, room);
     return room;
 }
 
@@ -90,18 +81,17 @@ inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 l
     // Of a geometry decoding needs the length of a line only.
     packed.geometry.n = job.n;
     const PreparedDequantize p = prepare_dequantize(packed);
-    if (job.batch > 1) return gemv_several(job, p, first, last);
+    if (job.batch > 1 && !takes_few(job)) return gemv_several(job, p, first, last);
     DecodeBuffers t;
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
-    // One vector: nibbles, other lookups or units, then what is left of each line.
-    if (permuted != nullptr) {
-        const i64 done = takes_nibbles(job)   ? gemv_nibbles(job, p, permuted, t, first, last)
-                         : takes_lookups(job) ? gemv_lookups(job, p, permuted, t, first, last)
-                                              : gemv_units(job, p, permuted, t, first, last);
+    // One vector or few: whole groups of the codes, then what is left of each line.
+    if (permuted != nullptr || takes_few(job)) {
+        const i64 done = permuted ? multiply_one(job, p, permuted, t, first, last) : multiply_few(job, p, t, first, last);
         for (i64 line = first; line < last; ++line) {
-            float y[1][rows_in_sums] = {{job.y[line]}};
+            float y[1][rows_in_sums];
+            for (i64 b = 0; b < job.batch; ++b) y[0][b] = job.y[b * job.stride + line];
             gemv_rest(job, p, t, line, 1, done, y);
-            job.y[line] = y[0][0] * outer_scale(p, line);
+            for (i64 b = 0; b < job.batch; ++b) job.y[b * job.stride + line] = y[0][b] * outer_scale(p, line);
         }
         return;
     }

@@ -5,6 +5,7 @@
 #include "kernels/gemv/dense_lines.inc.hpp"
 #include "kernels/gemv/expanded_lines.inc.hpp"
 #include "kernels/gemv/groups_of_four.inc.hpp"
+#include "kernels/gemv/in_registers.inc.hpp"
 #include "kernels/gemv/kept_lines.inc.hpp"
 #include "kernels/gemv/row_products.inc.hpp"
 #include "kernels/gemv/several_rows.inc.hpp"
@@ -18,6 +19,7 @@ using decoded_lines::lines_together;
 using dense_lines::gemv_stored, dense_lines::permuted_for;
 using expanded_lines::line_shape, expanded_lines::lines_from;
 using groups_of_four::Groups, groups_of_four::gemv_by_groups, groups_of_four::groups_with, groups_of_four::knows;
+using in_registers::few_bytes, in_registers::few_items, in_registers::pack_few, in_registers::takes_few;
 using kept_lines::gemv_kept;
 using stream::expand_line;
 using row_products::lines_in_group;
@@ -93,10 +95,15 @@ i64 lines_multiple(const Gemv& job) {
 // Several rows of x are packed first, but for integers.
 i64 panel_bytes(const Gemv& job) {
     Integers k;
-    return takes_integers(job, k) ? 0 : several_rows::panel_bytes(job);
+    return takes_integers(job, k) ? 0 : takes_few(job) ? few_bytes(job) : several_rows::panel_bytes(job);
 }
 
-i64 panel_items(const Gemv& job) { return panel_bytes(job) ? several_rows::panel_items(job) : 0; }
+i64 panel_items(const Gemv& job) { return panel_bytes(job) == 0 ? 0 : takes_few(job) ? few_items(job) : several_rows::panel_items(job); }
+
+void pack_panels(const Gemv& job, i64 first, i64 last) {
+    if (takes_few(job)) pack_few(job, first, last);
+    else several_rows::pack_panels(job, first, last);
+}
 
 // The entry: x in integers, where the weights are such too; else in float32.
 void multiply(const Gemv& job, u8* workspace, bool prepared, i64 first, i64 last) {

@@ -1,4 +1,4 @@
-// Lines times one vector with AVX-512, four lines at a time: codes of three, five and six bits, which a permutation of a register
+// Lines times one to four vectors with AVX-512, four lines at a time: codes of three, five and six bits, which a permutation of a register
 // looks up, and bytes whose pairs have shifts. A lane holds four or eight neighbours, so x is permuted to that order once, and
 // a lane's products take one scale together: for 128 values of MX4 40 instructions, for 64 of six bits 23, of MX6 22.
 #pragma once
@@ -7,6 +7,7 @@
 #include "kernels/dequantize/decode_vectors.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/gemv/decoded_lines.inc.hpp"
+#include "kernels/gemv/few_rows.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 
@@ -18,6 +19,7 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
 
 using decode_sixteen::code_decoder_of;
 using decoded_lines::dot_decoded, decoded_lines::lines_together;
+using few_rows::FewRows, few_rows::with_rows;
 using numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::least, numbers::log2_of, numbers::magnitude_mask, numbers::power_of_two;
 using rounding::constants_of, rounding::decode_all, rounding::is_fixed;
 
@@ -60,12 +62,12 @@ inline Codes codes_of(const Format& f) {
     return g.bits == 8 && g.sign == Sign::bit && is_fixed(g) && g.emin <= g.m && pairs ? Codes::bytes_in_pairs : Codes::none;
 }
 
-inline bool takes_lookups(const Gemv& job) { return job.batch == 1 && codes_of(job.format) != Codes::none; }
+inline bool takes_lookups(const Format& f) { return codes_of(f) != Codes::none; }
 
-inline i64 group_of(Codes c) { return 16 * in_lane(c); }
+// Values of a group.
+inline i64 lookups_at_once(const Format& f) { return 16 * in_lane(codes_of(f)); }
 
-inline LookedUp looked_up_of(const Gemv& job) {
-    const Format& f = job.format;
+inline LookedUp looked_up_of(const Format& f) {
     const Codes codes = codes_of(f);
     const i32 width = width_of(codes);
     LookedUp k{};
@@ -102,12 +104,12 @@ inline LookedUp looked_up_of(const Gemv& job) {
     return k;
 }
 
-// x in the order in which codes come apart: vector j of a group has value j of each lane.
-inline void permute_for_lookups(const Gemv& job, float* __restrict out) {
-    const i64 lane = in_lane(codes_of(job.format)), group = 16 * lane;
-    for (i64 g = 0; g + group <= job.n; g += group)
+// n values of x in the order in which codes come apart: vector j of a group has value j of each lane.
+inline void permute_for_lookups(const Format& f, const float* __restrict x, i64 n, float* __restrict out) {
+    const i64 lane = in_lane(codes_of(f)), group = 16 * lane;
+    for (i64 g = 0; g + group <= n; g += group)
         for (i64 j = 0; j < lane; ++j)
-            for (i64 i = 0; i < 16; ++i) out[g + 16 * j + i] = job.x[g + lane * i + j];
+            for (i64 i = 0; i < 16; ++i) out[g + 16 * j + i] = x[g + lane * i + j];
 }
 
 namespace {  // of this file alone
@@ -151,13 +153,14 @@ inline __m512i shifts_of(const u8* shifts) {
     return _mm512_mask_set1_epi32(_mm512_set1_epi32(first), 0xff00, second);
 }
 
-// Adds the products of a group of one line, with its scales. Values of a lane are added first, in the order of the lane; then
-// the scale multiplies their sum once, and each lane adds to a sum of its own.
-template <Codes codes>
+// Adds the products of a group of one line, with its scales, to the sum of each row. Values of a lane are added first, in the
+// order of the lane; then the scale multiplies their sum once, and each lane adds to a sum of its own.
+template <Codes codes, i64 rows>
 __attribute__((always_inline)) inline void add_group(const LookedUp& k, const u8* in, [[maybe_unused]] const u8* shifts, const float* x,
-                                                     const float* scales, __m512& sum) {
+                                                     const float* scales, __m512* sums) {
+    constexpr i64 group = 16 * in_lane(codes);
     const __m512i lanes = codes_in_lanes<codes>(k, in);
-    __m512 products{};
+    __m512 products[rows]{};
     if constexpr (is_paired(codes)) {
         const __m512i shifted = shifts_of<codes>(shifts);
         constexpr i32 pairs = in_lane(codes) / 2;
@@ -169,28 +172,39 @@ __attribute__((always_inline)) inline void add_group(const LookedUp& k, const u8
         const __m512i first = pairs == 2 ? of_two : of_four;
 #pragma GCC unroll 4
         for (i32 j = 0; j < pairs; ++j) {
-            // Both products of a pair, then twice them where it is not shifted: half a subnormal may be none.
-            const __m512 one = _mm512_mul_ps(value_of<codes>(k, lanes, 2 * j), _mm512_loadu_ps(x + 32 * j));
-            const __m512 both = _mm512_fmadd_ps(value_of<codes>(k, lanes, 2 * j + 1), _mm512_loadu_ps(x + 32 * j + 16), one);
+            const __m512 left = value_of<codes>(k, lanes, 2 * j), right = value_of<codes>(k, lanes, 2 * j + 1);
             const __mmask16 not_halved = _mm512_testn_epi32_mask(shifted, _mm512_slli_epi32(first, static_cast<u32>(j)));
-            const __m512 pair = _mm512_mask_add_ps(both, not_halved, both, both);
-            products = j == 0 ? pair : _mm512_add_ps(products, pair);
+#pragma GCC unroll 4
+            for (i64 r = 0; r < rows; ++r) {
+                // Both products of a pair, then twice them where it is not shifted: half a subnormal may be none.
+                const float* of_row = x + r * group + 32 * j;
+                const __m512 both = _mm512_fmadd_ps(right, _mm512_loadu_ps(of_row + 16), _mm512_mul_ps(left, _mm512_loadu_ps(of_row)));
+                const __m512 pair = _mm512_mask_add_ps(both, not_halved, both, both);
+                products[r] = j == 0 ? pair : _mm512_add_ps(products[r], pair);
+            }
         }
     } else {
         // Four values of a lane, one after the other.
         static_assert(in_lane(codes) == 4);
 #pragma GCC unroll 4
         for (i32 j = 0; j < 4; ++j) {
-            const __m512 of_x = _mm512_loadu_ps(x + 16 * j), value = value_of<codes>(k, lanes, j);
-            products = j == 0 ? _mm512_mul_ps(value, of_x) : _mm512_fmadd_ps(value, of_x, products);
+            const __m512 value = value_of<codes>(k, lanes, j);
+#pragma GCC unroll 4
+            for (i64 r = 0; r < rows; ++r) {
+                const __m512 of_x = _mm512_loadu_ps(x + r * group + 16 * j);
+                products[r] = j == 0 ? _mm512_mul_ps(value, of_x) : _mm512_fmadd_ps(value, of_x, products[r]);
+            }
         }
     }
-    sum = _mm512_fmadd_ps(products, _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales)), sum);
+    const __m512 scale = _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales));
+#pragma GCC unroll 4
+    for (i64 r = 0; r < rows; ++r) sums[r] = _mm512_fmadd_ps(products[r], scale, sums[r]);
 }
 
-// Writes to y the products of `lines` lines from `line` on with their first n values, whole groups of them; x is permuted.
-template <Codes codes, i64 lines>
-inline void products_of_lines(const Gemv& job, const LookedUp& given, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 line, i64 n) {
+// Writes to y the products of `lines` lines from `line` on with their first n values, whole groups of them, and `rows` rows of x,
+// which is permuted.
+template <Codes codes, i64 lines, i64 rows>
+inline void products_of_lines(const Gemv& job, const LookedUp& given, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 line, i64 n) {
     const LookedUp k = given;
     constexpr i64 group = 16 * in_lane(codes), group_bytes = group / 8 * width_of(codes);
     const bool blocks = has_blocks(p.f);
@@ -200,9 +214,10 @@ inline void products_of_lines(const Gemv& job, const LookedUp& given, const Prep
         scales[l][0] = 1.0f;
         if (one_scale(p.f)) decode_scales(p, t, line + l, 0, 1, scales[l]);
     }
-    // One sum a line: those of four lines hide the time of an addition from each other.
-    __m512 sums[lines];
-    for (i64 l = 0; l < lines; ++l) sums[l] = _mm512_setzero_ps();
+    // One sum a line and row: those of four lines hide the time of an addition from each other.
+    __m512 sums[lines][rows];
+    for (i64 l = 0; l < lines; ++l)
+        for (i64 r = 0; r < rows; ++r) sums[l][r] = _mm512_setzero_ps();
     const u8 *const of_codes = job.codes + line * p.bytes.codes, *const of_shifts = is_paired(codes) ? job.shifts + line * p.bytes.shifts : nullptr;
     for (i64 start = 0; start < n; start += scaled_together) {
         const i64 end = least(start + scaled_together, n), first = start >> k.log_size, count = ((end - 1) >> k.log_size) - first + 1;
@@ -224,7 +239,7 @@ inline void products_of_lines(const Gemv& job, const LookedUp& given, const Prep
             for (i64 l = 0; l < lines; ++l) {
                 const u8* in = of_codes + l * p.bytes.codes;
                 __builtin_prefetch(in + next);
-                add_group<codes>(k, in + at, shifts_at(l, g), x + g, scale_of(l, g), sums[l]);
+                add_group<codes, rows>(k, in + at, shifts_at(l, g), x.values + g * x.step, scale_of(l, g), sums[l]);
             }
         }
         for (i64 l = 0; l < lines && end == n; ++l) {
@@ -232,32 +247,38 @@ inline void products_of_lines(const Gemv& job, const LookedUp& given, const Prep
             u8 in[64] = {};
             const i64 g = n - group;
             __builtin_memcpy(in, of_codes + l * p.bytes.codes + g / group * group_bytes, static_cast<u64>(group_bytes));
-            add_group<codes>(k, in, shifts_at(l, g), x + g, scale_of(l, g), sums[l]);
+            add_group<codes, rows>(k, in, shifts_at(l, g), x.values + g * x.step, scale_of(l, g), sums[l]);
         }
     }
-    for (i64 l = 0; l < lines; ++l) {
-        const float y = _mm512_reduce_add_ps(sums[l]) * k.unit;
-        // Rare: a NaN, an infinity, or a number that was too large on the way. Each value by itself says what becomes of it.
-        const bool finite = (bits_of(y) & magnitude_mask) < infinity_bits;
-        job.y[line + l] = finite ? y : dot_decoded(p, code_decoder_of(p.f.grid), t, line + l, job.x, n);
-    }
+    for (i64 l = 0; l < lines; ++l)
+        for (i64 r = 0; r < rows; ++r) {
+            const float y = _mm512_reduce_add_ps(sums[l][r]) * k.unit;
+            // Rare: a NaN, an infinity, or a number that was too large on the way. Each value by itself says what becomes of it.
+            const bool finite = (bits_of(y) & magnitude_mask) < infinity_bits;
+            job.y[(x.first + r) * job.stride + line + l] =
+                finite ? y : dot_decoded(p, code_decoder_of(p.f.grid), t, line + l, job.x + (x.first + r) * job.n, n);
+        }
 }
 
-// Four lines at a time share x; the last ones go alone. A line has the same sum either way.
+// Four lines at a time share x; the last ones go alone, and there each row. A line has the same sum either way.
 template <Codes codes>
-inline void products_by(const Gemv& job, const LookedUp& k, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 first, i64 last, i64 n) {
-    i64 line = first;
-    for (; line + lines_together <= last; line += lines_together) products_of_lines<codes, lines_together>(job, k, p, x, t, line, n);
-    for (; line < last; ++line) products_of_lines<codes, 1>(job, k, p, x, t, line, n);
+inline void products_by(const Gemv& job, const LookedUp& k, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 first, i64 last, i64 n) {
+    const i64 four = first + (last - first) / lines_together * lines_together;
+    with_rows(x.count, [&](auto rows) {
+        for (i64 line = first; line < four; line += lines_together)
+            products_of_lines<codes, lines_together, rows()>(job, k, p, x, t, line, n);
+    });
+    for (i64 line = four; line < last; ++line)
+        for (i64 r = 0; r < x.count; ++r) products_of_lines<codes, 1, 1>(job, k, p, few_rows::one_of(x, r, 16 * in_lane(codes)), t, line, n);
 }
 
 }  // namespace
 
-// The products with one vector, `x` permuted; returns how many values of a line are covered.
-inline i64 gemv_lookups(const Gemv& job, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 first, i64 last) {
+// The products with few rows of x, which is permuted; returns how many values of a line are covered.
+inline i64 gemv_lookups(const Gemv& job, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 first, i64 last) {
     const Codes codes = codes_of(job.format);
-    const LookedUp k = looked_up_of(job);
-    const i64 n = job.n / group_of(codes) * group_of(codes);
+    const LookedUp k = looked_up_of(job.format);
+    const i64 group = lookups_at_once(job.format), n = job.n / group * group;
     switch (codes) {
         case Codes::none: return 0;
         case Codes::threes_in_pairs: products_by<Codes::threes_in_pairs>(job, k, p, x, t, first, last, n); break;
@@ -271,9 +292,10 @@ inline i64 gemv_lookups(const Gemv& job, const PreparedDequantize& p, const floa
 
 #else
 
-inline bool takes_lookups(const Gemv&) { return false; }
-inline void permute_for_lookups(const Gemv&, float*) {}
-inline i64 gemv_lookups(const Gemv&, const PreparedDequantize&, const float*, DecodeBuffers&, i64, i64) { return 0; }
+inline bool takes_lookups(const Format&) { return false; }
+inline i64 lookups_at_once(const Format&) { return 1; }
+inline void permute_for_lookups(const Format&, const float*, i64, float*) {}
+inline i64 gemv_lookups(const Gemv&, const PreparedDequantize&, const few_rows::FewRows&, DecodeBuffers&, i64, i64) { return 0; }
 
 #endif
 

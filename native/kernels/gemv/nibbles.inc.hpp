@@ -5,6 +5,7 @@
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/gemv/decoded_lines.inc.hpp"
+#include "kernels/gemv/few_rows.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 
@@ -12,6 +13,7 @@ namespace nibbles {
 
 using decode_sixteen::code_decoder_of;
 using decoded_lines::dot_decoded;
+using few_rows::FewRows, few_rows::one_of, few_rows::with_rows;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
 using numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::least, numbers::log2_of,
     numbers::magnitude_mask, numbers::power_of_two;
@@ -69,8 +71,8 @@ inline bool comes_in_threes([[maybe_unused]] const Format& f) {
 #endif
 }
 
-// Whether one vector is multiplied here.
-inline bool takes_nibbles(const Gemv& job) { return job.batch == 1 && (comes_in_nibbles(job.format) || comes_in_threes(job.format)); }
+// Whether few rows are multiplied here.
+inline bool takes_nibbles(const Format& f) { return comes_in_nibbles(f) || comes_in_threes(f); }
 
 // With `in_units` the table has whole numbers: products of a subnormal with them lose nothing, with a half they could.
 inline Nibbles nibbles_of(const Gemv& job, bool in_units) {
@@ -166,49 +168,63 @@ using Sum = __m512;
 inline Sum zero() { return _mm512_setzero_ps(); }
 inline float total(Sum s) { return _mm512_reduce_add_ps(s); }
 
-// Adds 128 products for each line. A register has eight codes in each 32-bit lane, of which a permutation looks at the
+// Adds 128 products for each line and row. A register has eight codes in each 32-bit lane, of which a permutation looks at the
 // low four bits: a shift and a permutation give 16 values. The scale of a lane's eight codes is applied once. Per line 27
-// instructions for 128 values, and eight loads of x for all lines.
-template <i64 lines>
-inline void add_group(const Nibbles& k, const u8* const* codes, const float* x, const float* const* scales, Sum* sums) {
+// instructions for 128 values of a row, and eight loads of x for all lines; a further row takes nine instructions of a line.
+template <i64 lines, i64 rows>
+inline void add_group(const Nibbles& k, const u8* const* codes, const float* x, const float* const* scales, Sum (*sums)[rows]) {
     __m512i c[lines];
-    __m512 group[lines];
+    __m512 group[lines][rows];
     // One load a line: bytes further into it would cross a cache line three times of four.
 #pragma GCC unroll 4
     for (i64 l = 0; l < lines; ++l) c[l] = _mm512_loadu_si512(codes[l]);
 #pragma GCC unroll 8
     for (i32 j = 0; j < 8; ++j) {
         // The values of code j of all lanes.
-        const __m512 v = _mm512_loadu_ps(x + 16 * j);
+        __m512 v[rows];
+#pragma GCC unroll 4
+        for (i64 r = 0; r < rows; ++r) v[r] = _mm512_loadu_ps(x + nibbles_at_once * r + 16 * j);
 #pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l) {
             const __m512 w = _mm512_permutexvar_ps(_mm512_srli_epi32(c[l], static_cast<u32>(4 * j)), k.table);
-            group[l] = j == 0 ? _mm512_mul_ps(w, v) : _mm512_fmadd_ps(w, v, group[l]);
+#pragma GCC unroll 4
+            for (i64 r = 0; r < rows; ++r) group[l][r] = j == 0 ? _mm512_mul_ps(w, v[r]) : _mm512_fmadd_ps(w, v[r], group[l][r]);
         }
     }
 #pragma GCC unroll 4
-    for (i64 l = 0; l < lines; ++l) sums[l] = _mm512_fmadd_ps(group[l], _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales[l])), sums[l]);
+    for (i64 l = 0; l < lines; ++l) {
+        const __m512 scale = _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales[l]));
+#pragma GCC unroll 4
+        for (i64 r = 0; r < rows; ++r) sums[l][r] = _mm512_fmadd_ps(group[l][r], scale, sums[l][r]);
+    }
 }
 
 // The same with x in bfloat16, half as many instructions: a permutation of words looks at five bits, the table is there twice,
 // and a lane adds the products of eight neighbours as before.
-template <i64 lines>
+template <i64 lines, i64 rows>
 inline void add_group([[maybe_unused]] const Nibbles& k, [[maybe_unused]] const u8* const* codes, [[maybe_unused]] const u16* x,
-                      [[maybe_unused]] const float* const* scales, [[maybe_unused]] Sum* sums) {
+                      [[maybe_unused]] const float* const* scales, [[maybe_unused]] Sum (*sums)[rows]) {
 #if defined(__AVX512BF16__)
-    __m512i v[4];
+    __m512i v[rows][4];
 #pragma GCC unroll 4
-    for (i32 j = 0; j < 4; ++j) v[j] = _mm512_loadu_si512(x + 32 * j);
+    for (i64 r = 0; r < rows; ++r)
+#pragma GCC unroll 4
+        for (i32 j = 0; j < 4; ++j) v[r][j] = _mm512_loadu_si512(x + nibbles_at_once * r + 32 * j);
 #pragma GCC unroll 4
     for (i64 l = 0; l < lines; ++l) {
         const __m512i c = _mm512_loadu_si512(codes[l]);
-        __m512 group = zero();
+        __m512 group[rows];
+#pragma GCC unroll 4
+        for (i64 r = 0; r < rows; ++r) group[r] = zero();
 #pragma GCC unroll 4
         for (i32 j = 0; j < 4; ++j) {
             const __m512i w = _mm512_permutexvar_epi16(_mm512_srli_epi16(c, static_cast<u32>(4 * j)), k.narrow);
-            group = _mm512_dpbf16_ps(group, (__m512bh)w, (__m512bh)v[j]);
+#pragma GCC unroll 4
+            for (i64 r = 0; r < rows; ++r) group[r] = _mm512_dpbf16_ps(group[r], (__m512bh)w, (__m512bh)v[r][j]);
         }
-        sums[l] = _mm512_fmadd_ps(group, _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales[l])), sums[l]);
+        const __m512 scale = _mm512_permutexvar_ps(k.pick, _mm512_loadu_ps(scales[l]));
+#pragma GCC unroll 4
+        for (i64 r = 0; r < rows; ++r) sums[l][r] = _mm512_fmadd_ps(group[r], scale, sums[l][r]);
     }
 #endif
 }
@@ -264,17 +280,17 @@ inline void decode_group(const Nibbles& k, const u8* codes, const float* scales,
 
 // The product of a line, or what each value by itself says becomes of it: where there is a NaN, an infinity, or a number that was
 // too large on the way, all of them rare.
-inline void write_product(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, DecodeBuffers& t, i64 line, float sum) {
+inline void write_product(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, DecodeBuffers& t, i64 line, i64 row, float sum) {
     const float y = sum * k.unit;
     const bool finite = (bits_of(y) & magnitude_mask) < infinity_bits;
-    job.y[line] = finite ? y : dot_decoded(p, code_decoder_of(p.f.grid), t, line, job.x, k.covered);
+    job.y[row * job.stride + line] = finite ? y : dot_decoded(p, code_decoder_of(p.f.grid), t, line, job.x + row * job.n, k.covered);
 }
 
 #if defined(__AVX512F__)
 
-// Writes to y the products of the whole groups of `lines` lines; `x` is permuted.
-template <i64 lines, class X>
-inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& given, const X* x, DecodeBuffers& t, i64 line) {
+// Writes to y the products of the whole groups of `lines` lines and `rows` rows; `x` is permuted, its values of type X.
+template <class X, i64 lines, i64 rows>
+inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& given, const FewRows& x, DecodeBuffers& t, i64 line) {
     const Nibbles k = given;
     const Format& f = p.f;
     const bool blocks = has_blocks(f);
@@ -284,8 +300,9 @@ inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const 
         scales[l][0] = 1.0f;
         if (one_scale(f)) decode_scales(p, t, line + l, 0, 1, scales[l]);
     }
-    Sum sums[lines];
-    for (i64 l = 0; l < lines; ++l) sums[l] = zero();
+    Sum sums[lines][rows];
+    for (i64 l = 0; l < lines; ++l)
+        for (i64 r = 0; r < rows; ++r) sums[l][r] = zero();
     const u8* const codes = p.job.codes + line * p.bytes.codes;
     for (i64 start = 0; start < k.covered; start += scaled_together) {
         const i64 n = least(scaled_together, k.covered - start), first = start >> k.log_size;
@@ -308,10 +325,15 @@ inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const 
                 of[l] = scales[l] + (blocks ? (g - start) >> k.log_size : 0);
                 __builtin_prefetch(codes + l * p.bytes.codes + next);
             }
-            add_group<lines>(k, from, x + g, of, sums);
+            // Of many rows two lines at a time: the sums of a group are registers.
+            constexpr i64 together = lines * rows > 8 ? 2 : lines;
+#pragma GCC unroll 2
+            for (i64 l = 0; l < lines; l += together)
+                add_group<together, rows>(k, from + l, reinterpret_cast<const X*>(x.values) + g * x.step, of + l, sums + l);
         }
     }
-    for (i64 l = 0; l < lines; ++l) write_product(job, p, k, t, line + l, total(sums[l]));
+    for (i64 l = 0; l < lines; ++l)
+        for (i64 r = 0; r < rows; ++r) write_product(job, p, k, t, line + l, x.first + r, total(sums[l][r]));
 }
 
 #else
@@ -359,19 +381,20 @@ struct Run {
     const float* scales[lines];
 };
 
-// Adds the products of n values of `lines` lines, whole groups. Two byte shuffles look up the upper two bytes of 32 values,
-// unpacking joins them, a shift and a mask part neighbours: per line 29 instructions for 64 values, and eight loads of x for all
-// lines. Codes are asked for `ahead` bytes further on.
-template <i64 lines, bool threes, Sharing sharing>
-inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x, i64 n, i64 ahead, Sum* sums) {
+// Adds the products of n values of `lines` lines, whole groups, and of `rows` rows. Two byte shuffles look up the upper two bytes
+// of 32 values, unpacking joins them, a shift and a mask part neighbours: per line 29 instructions for 64 values of a row, and
+// eight loads of x for all lines; a further row takes nine instructions of a line. Codes are asked for `ahead` bytes further on.
+template <i64 lines, i64 rows, bool threes, Sharing sharing>
+inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x, i64 step, i64 n, i64 ahead, Sum (*sums)[rows]) {
     const Nibbles k = given;
     const __m256i nibble = _mm256_set1_epi8(15);
     constexpr bool halves = sharing == Sharing::eights || sharing == Sharing::sixteens;
-    Sum sum[lines];
-    for (i64 l = 0; l < lines; ++l) sum[l] = sums[l];
+    Sum sum[lines][rows];
+    for (i64 l = 0; l < lines; ++l)
+        for (i64 r = 0; r < rows; ++r) sum[l][r] = sums[l][r];
     for (i64 g = 0; g < n; g += nibbles_at_once) {
         __m256i c[lines];
-        __m256 group[2][lines];  // the second where the halves of a group have scales of their own
+        __m256 group[2][lines][rows];  // the second where the halves of a group have scales of their own
 #pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l) {
             const u8* codes = run.codes[l] + g / 8 * (threes ? 3 : 4);
@@ -391,14 +414,17 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
             }
 #pragma GCC unroll 2
             for (i64 u = 0; u < 2; ++u) {
-                const float* from = x + g + 32 * h + 16 * u;
-                const __m256 first = _mm256_loadu_ps(from), second = _mm256_loadu_ps(from + 8);
                 const bool begins = h == 0 && (halves || u == 0);
 #pragma GCC unroll 4
-                for (i64 l = 0; l < lines; ++l) {
-                    __m256& products = group[halves ? u : 0][l];
-                    products = begins ? _mm256_mul_ps(low_values(pairs[u][l]), first) : _mm256_fmadd_ps(low_values(pairs[u][l]), first, products);
-                    products = _mm256_fmadd_ps(high_values(pairs[u][l]), second, products);
+                for (i64 r = 0; r < rows; ++r) {
+                    const float* from = x + g * step + r * nibbles_at_once + 32 * h + 16 * u;
+                    const __m256 first = _mm256_loadu_ps(from), second = _mm256_loadu_ps(from + 8);
+#pragma GCC unroll 4
+                    for (i64 l = 0; l < lines; ++l) {
+                        __m256& products = group[halves ? u : 0][l][r];
+                        products = begins ? _mm256_mul_ps(low_values(pairs[u][l]), first) : _mm256_fmadd_ps(low_values(pairs[u][l]), first, products);
+                        products = _mm256_fmadd_ps(high_values(pairs[u][l]), second, products);
+                    }
                 }
             }
         }
@@ -406,21 +432,25 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
 #pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l)
 #pragma GCC unroll 2
-            for (i64 u = 0; u < (halves ? 2 : 1); ++u)
-                sum[l] = _mm256_fmadd_ps(group[u][l], scales_in_lanes<sharing>(k, run.scales[l] + block, u), sum[l]);
+            for (i64 u = 0; u < (halves ? 2 : 1); ++u) {
+                const __m256 scale = scales_in_lanes<sharing>(k, run.scales[l] + block, u);
+#pragma GCC unroll 4
+                for (i64 r = 0; r < rows; ++r) sum[l][r] = _mm256_fmadd_ps(group[u][l][r], scale, sum[l][r]);
+            }
     }
-    for (i64 l = 0; l < lines; ++l) sums[l] = sum[l];
+    for (i64 l = 0; l < lines; ++l)
+        for (i64 r = 0; r < rows; ++r) sums[l][r] = sum[l][r];
 }
 
 // What lines are multiplied with: the values of x from one on, and where the lines of a job are that take turns with it.
 struct Turn {
-    const float* x;
+    const FewRows& x;
     i64 start, n, begin, end;  // values, and lines
 };
 
 // Adds to the sums of `lines` lines the products of one turn.
-template <i64 lines, bool threes, Sharing sharing>
-inline void add_turn(const PreparedDequantize& p, const Nibbles& k, DecodeBuffers& t, const Turn& turn, i64 line, Sum* sums) {
+template <i64 lines, i64 rows, bool threes, Sharing sharing>
+inline void add_turn(const PreparedDequantize& p, const Nibbles& k, DecodeBuffers& t, const Turn& turn, i64 line, Sum (*sums)[rows]) {
     const Format& f = p.f;
     alignas(64) float scales[lines][most_scales + 16];
     alignas(32) u8 last[lines][32];
@@ -443,8 +473,9 @@ inline void add_turn(const PreparedDequantize& p, const Nibbles& k, DecodeBuffer
     const bool whole = k.covered <= scaled_together, others = turn.end - line > lines;
     const i64 ahead = whole ? prefetched : others ? lines * p.bytes.codes : (turn.begin - line) * p.bytes.codes + turn.n / 8 * bits;
     // More is read than the codes of a group of three bits: nothing behind those of the last one.
-    const i64 rest = threes && turn.start + turn.n == k.covered ? nibbles_at_once : 0, n = turn.n - rest;
-    add_run<lines, threes, sharing>(k, run, turn.x + turn.start, n, ahead, sums);
+    const i64 rest = threes && turn.start + turn.n == k.covered ? nibbles_at_once : 0, n = turn.n - rest, step = turn.x.step;
+    const float* x = turn.x.values + turn.start * step;
+    add_run<lines, rows, threes, sharing>(k, run, x, step, n, ahead, sums);
     if (rest == 0) return;
     for (i64 l = 0; l < lines; ++l) {
         __builtin_memcpy(last[l], run.codes[l] + n / 8 * 3, nibbles_at_once / 8 * 3);
@@ -452,33 +483,37 @@ inline void add_turn(const PreparedDequantize& p, const Nibbles& k, DecodeBuffer
         run.shifts[l] += n / 16;
         run.scales[l] += n >> k.log_size;
     }
-    add_run<lines, threes, sharing>(k, run, turn.x + turn.start + n, rest, 0, sums);
+    add_run<lines, rows, threes, sharing>(k, run, x + n * step, step, rest, 0, sums);
 }
 
-// Writes to y the products of the whole groups of few lines. They take turns, so that what each needs of x stays in the nearest
-// caches; a line has the same sum whatever lines there are.
-template <bool threes, Sharing sharing>
-inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, const float* x, DecodeBuffers& t, i64 begin, i64 end) {
-    // Codes of three bits keep the CPU busy enough for four streams from memory.
-    constexpr i64 lines_at_once = threes ? 4 : 2;
-    Sum sums[lines_in_turn];
-    for (Sum& sum : sums) sum = zero();
-    for (i64 start = 0; start < k.covered; start += scaled_together) {
-        const Turn turn{x, start, least(scaled_together, k.covered - start), begin, end};
+// Writes to y the products of the whole groups of few lines and `rows` rows. Lines take turns, so that what each needs of x stays
+// in the nearest caches; a line has the same sum whatever lines there are.
+template <bool threes, Sharing sharing, i64 rows>
+inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, const FewRows& x, DecodeBuffers& t, i64 begin, i64 end) {
+    // Codes of three bits keep the CPU busy enough for four streams from memory; of more rows one line has enough sums.
+    constexpr i64 lines_at_once = rows > 1 ? 1 : threes ? 4 : 2, values_in_turn = scaled_together / (rows > 2 ? 4 : rows);
+    Sum sums[lines_in_turn][rows];
+    for (auto& of_line : sums)
+        for (Sum& sum : of_line) sum = zero();
+    for (i64 start = 0; start < k.covered; start += values_in_turn) {
+        const Turn turn{x, start, least(values_in_turn, k.covered - start), begin, end};
         i64 line = begin;
-        for (; line + lines_at_once <= end; line += lines_at_once) add_turn<lines_at_once, threes, sharing>(p, k, t, turn, line, sums + line - begin);
-        for (; line < end; ++line) add_turn<1, threes, sharing>(p, k, t, turn, line, sums + line - begin);
+        for (; line + lines_at_once <= end; line += lines_at_once)
+            add_turn<lines_at_once, rows, threes, sharing>(p, k, t, turn, line, sums + line - begin);
+        for (; line < end; ++line) add_turn<1, rows, threes, sharing>(p, k, t, turn, line, sums + line - begin);
     }
-    for (i64 line = begin; line < end; ++line) write_product(job, p, k, t, line, total(sums[line - begin]));
+    for (i64 line = begin; line < end; ++line)
+        for (i64 r = 0; r < rows; ++r) write_product(job, p, k, t, line, x.first + r, total(sums[line - begin][r]));
 }
 
 // By what shares a scale; a block of codes of three bits has sixteen values at least.
-inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, const float* x, DecodeBuffers& t, i64 begin, i64 end) {
+template <i64 rows>
+inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const Nibbles& k, const FewRows& x, DecodeBuffers& t, i64 begin, i64 end) {
     const bool threes = comes_in_threes(p.f);
-    const auto by = k.log_size == 3   ? nibble_products<false, Sharing::eights>
-                    : k.log_size == 4 ? (threes ? nibble_products<true, Sharing::sixteens> : nibble_products<false, Sharing::sixteens>)
-                    : k.log_size == 5 ? (threes ? nibble_products<true, Sharing::halves> : nibble_products<false, Sharing::halves>)
-                                      : (threes ? nibble_products<true, Sharing::groups> : nibble_products<false, Sharing::groups>);
+    const auto by = k.log_size == 3   ? nibble_products<false, Sharing::eights, rows>
+                    : k.log_size == 4 ? (threes ? nibble_products<true, Sharing::sixteens, rows> : nibble_products<false, Sharing::sixteens, rows>)
+                    : k.log_size == 5 ? (threes ? nibble_products<true, Sharing::halves, rows> : nibble_products<false, Sharing::halves, rows>)
+                                      : (threes ? nibble_products<true, Sharing::groups, rows> : nibble_products<false, Sharing::groups, rows>);
     by(job, p, k, x, t, begin, end);
 }
 
@@ -501,19 +536,27 @@ inline i64 decode_nibbles(const PreparedDequantize& p, const Nibbles& given, Dec
     return covered;
 }
 
-// The products with one vector of many lines; returns how many values of a line are covered.
-inline i64 gemv_nibbles(const Gemv& job, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 first, i64 last) {
+// The products with few rows of many lines; returns how many values of a line are covered.
+inline i64 gemv_nibbles(const Gemv& job, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 first, i64 last) {
     const Nibbles k = nibbles_of(job, true);
-    i64 line = first;
 #if defined(__AVX512F__)
-    const auto all = [&](const auto* permuted) {
-        for (; line + lines_at_once <= last; line += lines_at_once) nibble_products<lines_at_once>(job, p, k, permuted, t, line);
-        for (; line < last; ++line) nibble_products<1>(job, p, k, permuted, t, line);
+    const auto all = [&]<class X>(X) {
+        i64 line = first;
+        with_rows(x.count, [&](auto rows) {
+            for (; line + lines_at_once <= last; line += lines_at_once) nibble_products<X, lines_at_once, rows()>(job, p, k, x, t, line);
+        });
+        // The last lines go alone, and there each row.
+        for (; line < last; ++line)
+            for (i64 r = 0; r < x.count; ++r)
+                nibble_products<X, 1, 1>(job, p, k, one_of(x, r, nibbles_at_once * i64{sizeof(X)} / 4), t, line);
     };
-    if (is_narrow(job)) all(reinterpret_cast<const u16*>(x));
-    else all(x);
+    if (is_narrow(job)) all(u16{});
+    else all(0.0f);
 #else
-    for (; line < last; line += lines_in_turn) nibble_products(job, p, k, x, t, line, least(line + lines_in_turn, last));
+    with_rows(x.count, [&](auto rows) {
+        for (i64 line = first; line < last; line += lines_in_turn)
+            nibble_products<rows()>(job, p, k, x, t, line, least(line + lines_in_turn, last));
+    });
 #endif
     return k.covered;
 }
@@ -523,13 +566,13 @@ inline i64 gemv_nibbles(const Gemv& job, const PreparedDequantize& p, const floa
 struct Nibbles {};
 constexpr i64 nibbles_at_once = 1;
 inline bool comes_in_nibbles(const Format&) { return false; }
-inline bool takes_nibbles(const Gemv&) { return false; }
+inline bool takes_nibbles(const Format&) { return false; }
 inline Nibbles nibbles_of(const Gemv&, bool) { return {}; }
 inline i64 decode_nibbles(const PreparedDequantize&, const Nibbles&, DecodeBuffers&, i64, i64, i64, float*) { return 0; }
 inline void permute_for_nibbles(const float*, i64, float*) {}
 inline void permute_for_narrow_nibbles(const float*, i64, u16*) {}
 inline bool is_narrow(const Gemv&) { return false; }
-inline i64 gemv_nibbles(const Gemv&, const PreparedDequantize&, const float*, DecodeBuffers&, i64, i64) { return 0; }
+inline i64 gemv_nibbles(const Gemv&, const PreparedDequantize&, const few_rows::FewRows&, DecodeBuffers&, i64, i64) { return 0; }
 
 #endif
 

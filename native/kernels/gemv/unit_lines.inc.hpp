@@ -1,12 +1,13 @@
-// Lines times one vector with AVX2 or AVX-512, four lines at a time: bytes, and other codes whose magnitudes are those of float16. Elements
-// are widened to float32 and no more: the sum of a block takes its scale, and what a unit of the elements is worth goes into
-// x or into the sum of the line. Every other format is decoded value by value, decoded_lines.
+// Lines times one to four vectors with AVX2 or AVX-512, four lines at a time: bytes, and other codes whose magnitudes are those of
+// float16. Elements are widened to float32 and no more: the sum of a block takes its scale, and what a unit of the elements is
+// worth goes into x or into the sum of the line. Every other format is decoded value by value, decoded_lines.
 #pragma once
 
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/dequantize/decode_vectors.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/gemv/decoded_lines.inc.hpp"
+#include "kernels/gemv/few_rows.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
@@ -20,6 +21,7 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
 using decode_sixteen::CodeDecoder, decode_sixteen::Decoder, decode_sixteen::bytes_of, decode_sixteen::code_decoder_of,
     decode_sixteen::fits_half, decode_sixteen::halves_of, decode_sixteen::parts, decode_sixteen::set_halves, decode_sixteen::widened;
 using decoded_lines::dot_decoded, decoded_lines::lines_together, decoded_lines::total;
+using few_rows::FewRows, few_rows::with_rows;
 using numbers::Reals, numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::larger, numbers::least, numbers::log2_of,
     numbers::magnitude_mask, numbers::power_of_two, numbers::smaller, numbers::vector;
 using rounding::is_fixed;
@@ -60,10 +62,9 @@ inline Codes codes_of(const Format& f) {
 
 }  // namespace
 
-inline bool takes_units(const Gemv& job) { return job.batch == 1 && codes_of(job.format) != Codes::none; }
+inline bool takes_units(const Format& f) { return codes_of(f) != Codes::none; }
 
-inline Units units_of(const Gemv& job) {
-    const Format& f = job.format;
+inline Units units_of(const Format& f) {
     Units u{};
     u.codes = codes_of(f);
     u.decoder = code_decoder_of(f.grid);
@@ -79,10 +80,14 @@ inline Units units_of(const Gemv& job) {
     return u;
 }
 
-// x times its part of the unit, in its own order; where that is infinite, so is a sum, which is then computed otherwise.
-inline void multiply_by_unit(const Gemv& job, float* __restrict out) {
-    const float unit = units_of(job).before;
-    for (i64 i = 0; i < job.n; ++i) out[i] = job.x[i] * unit;
+// Values that are multiplied before the sum takes a scale.
+constexpr i64 units_at_once = group;
+
+// n values of x times their part of the unit, in their own order; where that is infinite, so is a sum, which is then computed
+// otherwise.
+inline void multiply_by_unit(const Format& f, const float* __restrict x, i64 n, float* __restrict out) {
+    const float unit = units_of(f).before;
+    for (i64 i = 0; i < n; ++i) out[i] = x[i] * unit;
 }
 
 namespace {  // of this file alone
@@ -124,23 +129,28 @@ __attribute__((always_inline)) inline void decode_group(const CodeDecoder& s, co
     }
 }
 
-// Adds the products of a group with its scales, one or two; `seen` becomes the largest of all bytes whatever their signs.
-template <Codes codes, bool sixteens>
+// Adds the products of a group with its scales, one or two, to the sum of each row; `seen` becomes the largest of all bytes
+// whatever their signs.
+template <Codes codes, bool sixteens, i64 rows>
 __attribute__((always_inline)) inline void add_group(const CodeDecoder& s, const u8* in, const u8* shifts, const float* x, const float* scales,
-                      Reals& sum, [[maybe_unused]] __m256i& seen) {
+                      Reals* sums, [[maybe_unused]] __m256i& seen) {
     if constexpr (codes == Codes::bytes_or_nan) {
         const __m256i signs = _mm256_set1_epi8(-128);
         seen = _mm256_max_epu8(seen, _mm256_or_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(in)), signs));
     }
-    Reals w[vectors_in_group], products{};
+    Reals w[vectors_in_group];
     decode_group<codes>(s, in, shifts, w);
-    // Products in a row wait for each other, but those of other lines and groups do not.
+    // Products in a row wait for each other, but those of other rows, lines and groups do not.
     constexpr i64 scaled = sixteens ? vectors_in_group / 2 : vectors_in_group;
 #pragma GCC unroll 4
-    for (i64 i = 0; i < vectors_in_group; ++i) {
-        const Reals of_x = read<Reals>(x + i * vector);
-        products = i % scaled == 0 ? w[i] * of_x : multiply_add(w[i], of_x, products);
-        if (i % scaled == scaled - 1) sum = multiply_add(products, broadcast(scales[i / scaled]), sum);
+    for (i64 r = 0; r < rows; ++r) {
+        Reals products{};
+#pragma GCC unroll 4
+        for (i64 i = 0; i < vectors_in_group; ++i) {
+            const Reals of_x = read<Reals>(x + r * group + i * vector);
+            products = i % scaled == 0 ? w[i] * of_x : multiply_add(w[i], of_x, products);
+            if (i % scaled == scaled - 1) sums[r] = multiply_add(products, broadcast(scales[i / scaled]), sums[r]);
+        }
     }
 }
 
@@ -151,9 +161,9 @@ inline bool has_nan(const u8* codes, i64 n) {
     return found;
 }
 
-// Writes to y the products of `lines` lines from `line` on with their first n values, whole groups of them.
-template <Codes codes, bool sixteens, i64 lines>
-inline void products_of_lines(const Gemv& job, const Units& u, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 line, i64 n) {
+// Writes to y the products of `lines` lines from `line` on with their first n values, whole groups of them, and `rows` rows of x.
+template <Codes codes, bool sixteens, i64 lines, i64 rows>
+inline void products_of_lines(const Gemv& job, const Units& u, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 line, i64 n) {
     const CodeDecoder s = u.decoder;
     const i64 log_size = u.log_size, bits = s.bits;
     const bool blocks = has_blocks(p.f);
@@ -163,9 +173,10 @@ inline void products_of_lines(const Gemv& job, const Units& u, const PreparedDeq
         scales[l][0] = 1.0f;
         if (one_scale(p.f)) decode_scales(p, t, line + l, 0, 1, scales[l]);
     }
-    Reals sums[lines];
+    Reals sums[lines][rows];
     __m256i seen = _mm256_setzero_si256();
-    for (i64 l = 0; l < lines; ++l) sums[l] = broadcast(0.0f);
+    for (i64 l = 0; l < lines; ++l)
+        for (i64 r = 0; r < rows; ++r) sums[l][r] = broadcast(0.0f);
     const u8 *const of_codes = job.codes + line * p.bytes.codes, *const of_shifts = is_paired(codes) ? job.shifts + line * p.bytes.shifts : nullptr;
     for (i64 start = 0; start < n; start += scaled_together) {
         const i64 end = least(start + scaled_together, n), first = start >> log_size, count = ((end - 1) >> log_size) - first + 1;
@@ -183,7 +194,7 @@ inline void products_of_lines(const Gemv& job, const Units& u, const PreparedDeq
             for (i64 l = 0; l < lines; ++l) {
                 const u8* in = of_codes + l * p.bytes.codes;
                 __builtin_prefetch(in + next);
-                add_group<codes, sixteens>(s, in + at, of_shifts + l * p.bytes.shifts + g / 16, x + g, scale_of(l, g), sums[l], seen);
+                add_group<codes, sixteens, rows>(s, in + at, of_shifts + l * p.bytes.shifts + g / 16, x.values + g * x.step, scale_of(l, g), sums[l], seen);
             }
         }
         for (i64 l = 0; l < lines && end == n; ++l) {
@@ -191,37 +202,43 @@ inline void products_of_lines(const Gemv& job, const Units& u, const PreparedDeq
             u8 in[48] = {};
             const i64 g = n - group;
             __builtin_memcpy(in, of_codes + l * p.bytes.codes + g / 8 * bits, static_cast<u64>(group / 8 * bits));
-            add_group<codes, sixteens>(s, in, of_shifts + l * p.bytes.shifts + g / 16, x + g, scale_of(l, g), sums[l], seen);
+            add_group<codes, sixteens, rows>(s, in, of_shifts + l * p.bytes.shifts + g / 16, x.values + g * x.step, scale_of(l, g), sums[l], seen);
         }
     }
     const bool nan_seen = _mm256_movemask_epi8(_mm256_cmpeq_epi8(seen, _mm256_set1_epi8(-1))) != 0;
-    for (i64 l = 0; l < lines; ++l) {
-        const float y = total(sums[l]) * u.after;
-        // Rare: a NaN, an infinity, or a number that was too large on the way. Each value by itself says what becomes of it.
-        const bool finite = (bits_of(y) & magnitude_mask) < infinity_bits && !(nan_seen && has_nan(of_codes + l * p.bytes.codes, n));
-        job.y[line + l] = finite ? y : dot_decoded(p, code_decoder_of(p.f.grid), t, line + l, job.x, n);
-    }
+    for (i64 l = 0; l < lines; ++l)
+        for (i64 r = 0; r < rows; ++r) {
+            const float y = total(sums[l][r]) * u.after;
+            // Rare: a NaN, an infinity, or a number that was too large on the way. Each value by itself says what becomes of it.
+            const bool finite = (bits_of(y) & magnitude_mask) < infinity_bits && !(nan_seen && has_nan(of_codes + l * p.bytes.codes, n));
+            job.y[(x.first + r) * job.stride + line + l] =
+                finite ? y : dot_decoded(p, code_decoder_of(p.f.grid), t, line + l, job.x + (x.first + r) * job.n, n);
+        }
 }
 
-// Four lines at a time share x; the last ones go alone. A line has the same sum either way.
+// Four lines at a time share x; the last ones go alone, and there each row. A line has the same sum either way.
 template <Codes codes, bool sixteens>
-inline void products_by(const Gemv& job, const Units& u, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 first, i64 last, i64 n) {
-    i64 line = first;
-    for (; line + lines_together <= last; line += lines_together) products_of_lines<codes, sixteens, lines_together>(job, u, p, x, t, line, n);
-    for (; line < last; ++line) products_of_lines<codes, sixteens, 1>(job, u, p, x, t, line, n);
+inline void products_by(const Gemv& job, const Units& u, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 first, i64 last, i64 n) {
+    const i64 four = first + (last - first) / lines_together * lines_together;
+    with_rows(x.count, [&](auto rows) {
+        for (i64 line = first; line < four; line += lines_together)
+            products_of_lines<codes, sixteens, lines_together, rows()>(job, u, p, x, t, line, n);
+    });
+    for (i64 line = four; line < last; ++line)
+        for (i64 r = 0; r < x.count; ++r) products_of_lines<codes, sixteens, 1, 1>(job, u, p, few_rows::one_of(x, r, group), t, line, n);
 }
 
 template <Codes codes>
-inline void products_by(const Gemv& job, const Units& u, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 first, i64 last, i64 n) {
+inline void products_by(const Gemv& job, const Units& u, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 first, i64 last, i64 n) {
     if (u.log_size == 4) products_by<codes, true>(job, u, p, x, t, first, last, n);
     else products_by<codes, false>(job, u, p, x, t, first, last, n);
 }
 
 }  // namespace
 
-// The products with one vector, `x` times its part of the unit; returns how many values of a line are covered.
-inline i64 gemv_units(const Gemv& job, const PreparedDequantize& p, const float* x, DecodeBuffers& t, i64 first, i64 last) {
-    const Units u = units_of(job);
+// The products with few rows of x, which are times their part of the unit; returns how many values of a line are covered.
+inline i64 gemv_units(const Gemv& job, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 first, i64 last) {
+    const Units u = units_of(job.format);
     const i64 n = job.n / group * group;
     switch (u.codes) {
         case Codes::none: return 0;
@@ -237,9 +254,10 @@ inline i64 gemv_units(const Gemv& job, const PreparedDequantize& p, const float*
 
 #else
 
-inline bool takes_units(const Gemv&) { return false; }
-inline void multiply_by_unit(const Gemv&, float*) {}
-inline i64 gemv_units(const Gemv&, const PreparedDequantize&, const float*, DecodeBuffers&, i64, i64) { return 0; }
+constexpr i64 units_at_once = 1;
+inline bool takes_units(const Format&) { return false; }
+inline void multiply_by_unit(const Format&, const float*, i64, float*) {}
+inline i64 gemv_units(const Gemv&, const PreparedDequantize&, const few_rows::FewRows&, DecodeBuffers&, i64, i64) { return 0; }
 
 #endif
 

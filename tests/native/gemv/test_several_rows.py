@@ -21,6 +21,12 @@ FORMATS = (
     "mx9",
     "bf16",
 )
+# Those of which a register of codes is decoded for one vector, by lookups, units or halves; of some the pairs have shifts.
+IN_REGISTERS = (
+    *("mxfp4", "nvfp4", "int4_channel", "mx4", "mx6", "mx9", "mxfp6_e2m3", "mxfp8_e4m3", "mxfp8_e5m2"),
+    *("mxint8", "int8_channel", "msfp13", "msfp14", "block(element=int(4),scale=fp32,size=8)"),
+)
+NIBBLES = ("mxfp4", "nvfp4", "int4_channel", "block(element=int(4),scale=fp32,size=8)")
 ROWS = (2, 5, 6, 7, 8, 12, 13, 16, 17, 40, 49, 64, 65, 130)
 
 
@@ -49,6 +55,38 @@ def test_rows_of_bfloat16_meet_packed_weights_within_the_bound(name: str, isa: s
         for rows in ROWS:
             x = normal(rows, n, seed=rows).bfloat16().float()
             assert excess(product(q, x), x, q) <= 1, (n, lines, rows)
+
+
+@pytest.mark.parametrize("name", IN_REGISTERS)
+def test_few_rows_have_the_products_of_each_alone_bit_for_bit(name: str, isa: str) -> None:
+    """Codes are decoded once for up to eight rows, and multiplied in the order that one vector has."""
+    if isa == "baseline":
+        pytest.skip("baseline decodes nothing in registers: its sums of one vector have an order of their own")
+    for n, lines in ((1, 1), (500, 7), (4096 + 176, 5), (1024, 61), (9000, 50)):
+        q = fb.quantize(normal(lines, n) * 3, name)
+        for rows in range(2, 9):
+            x = normal(rows, n, seed=rows)
+            alone = torch.cat([fb.matvec(q, row[None]) for row in x])
+            assert torch.equal(fb.matvec(q, x), alone), (n, lines, rows)
+            if name in NIBBLES:  # of the others one vector of bfloat16 has a way of its own
+                narrow = x.bfloat16().float()
+                alone = torch.cat([product(q, row[None]) for row in narrow])
+                assert torch.equal(product(q, narrow), alone), (n, lines, rows)
+
+
+@pytest.mark.parametrize("name", IN_REGISTERS)
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_what_is_not_finite_stays_in_its_line_and_row_of_few(name: str, rows: int, isa: str) -> None:
+    q = fb.quantize(normal(30, 4096 + 300), name)
+    x = normal(rows, 4096 + 300, seed=1)
+    before = fb.matvec(q, x)
+    x[1, 130], x[0, 4300] = torch.inf, torch.nan
+    y = fb.matvec(q, x)
+    assert y[0].isnan().all()
+    # Infinite or not a number as the sign of what it is multiplied with says, as when it is alone.
+    np.testing.assert_array_equal(y[1], fb.matvec(q, x[1][None])[0])
+    assert not y[1].isfinite().any()
+    assert torch.equal(y[2:], before[2:])
 
 
 @pytest.mark.parametrize("rows", [3, 8, 64])
