@@ -4,6 +4,7 @@
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
 #include "kernels/dequantize/decode_vectors.inc.hpp"
 #include "kernels/dequantize/packed.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
@@ -48,7 +49,7 @@ inline float dot_of_run(const CodeDecoder& given, const PackedRun& r, const floa
     i64 v = 0;
     for (; v + together / parts <= r.safe; v += together / parts) {
         // Half a page ahead, as in nibbles.
-        __builtin_prefetch(r.codes + v * 2 * s.bits + 2048);
+        memory::prefetch(r.codes + v * 2 * s.bits + 2048, 1);
 #pragma GCC unroll 4
         for (i64 j = 0; j < together; ++j) {
             // With AVX2 a vector of 16 is two parts, each in a sum of its own.

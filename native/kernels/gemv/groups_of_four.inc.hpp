@@ -13,6 +13,7 @@
 #include "kernels/gemv/group_products.inc.hpp"
 #include "kernels/gemv/group_tables.inc.hpp"
 #include "kernels/gemv/nibbles.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
 namespace groups_of_four {
@@ -85,7 +86,7 @@ inline void add_group_products(const Groups& given, const PreparedDequantize& p,
 #pragma GCC unroll 4
                     for (i64 l = 0; l < lines; ++l) {
                         const u8* codes = from[l] + offset + in * bits / 8;
-                        __builtin_prefetch(codes + prefetched);
+                        memory::prefetch(codes + prefetched, 1);
                         sum[l] = gemv_words<kind == Kind::half ? Kind::half : Kind::bfloat16>(codes, x, sum[l]);
                     }
                 }
@@ -100,7 +101,7 @@ inline void add_group_products(const Groups& given, const PreparedDequantize& p,
 #pragma GCC unroll 4
                     for (i64 l = 0; l < lines; ++l) {
                         const u8* codes = from[l] + offset + in * bits / 8;
-                        __builtin_prefetch(codes + prefetched);
+                        memory::prefetch(codes + prefetched, 1);
                         const __m512 product = gemv_narrow(q, codes, four);
                         const __m512 scale = _mm512_loadu_ps(scales[l] + (blocks ? ((block + in) >> q.scales.log_size) - first : 0));
                         sum[l] = _mm512_fmadd_ps(product, _mm512_permutexvar_ps(q.scales.pick, scale), sum[l]);

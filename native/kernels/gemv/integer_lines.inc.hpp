@@ -275,11 +275,11 @@ inline Sums no_sum() { return _mm256_setzero_ps(); }
 
 #if defined(__AVX2__)
 
-// Sixty-four bytes, or half of them, and the request for those `ahead` of them. As assembly because the compiler would else
+// Sixty-four bytes, or half of them, and the request for those `ahead` of them, to the second cache. As assembly because the compiler would else
 // move all requests of a step to its start, where each waits for the others: memory then delivered at four fifths of its rate.
 __attribute__((always_inline)) inline Words load_and_prefetch(const u8* from, i64 ahead) {
     Words codes = load(from);
-    __asm__ volatile("prefetcht0 %1" : "+v"(codes) : "m"(from[ahead]));
+    __asm__ volatile("prefetcht1 %1" : "+v"(codes) : "m"(from[ahead]));
     return codes;
 }
 

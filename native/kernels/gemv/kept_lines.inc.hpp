@@ -12,6 +12,7 @@
 #include "kernels/gemv/expanded_lines.inc.hpp"
 #include "kernels/gemv/kept_operands.inc.hpp"
 #include "kernels/nm/stream.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
 namespace kept_lines {
@@ -96,7 +97,7 @@ inline void add_kept(const Kept& given, const PreparedDequantize& p, DecodeBuffe
             const u8* blocks[lines];
             for (i64 l = 0; l < lines; ++l) {
                 blocks[l] = from[l] + block / stream_block * k.in_block;
-                for (i64 ahead = 0; ahead < k.in_block; ahead += 64) __builtin_prefetch(blocks[l] + prefetched + ahead);
+                memory::prefetch(blocks[l] + prefetched, k.in_block);
             }
             const u8* const x = k.x + block / in_step * k.x_step;
             const i64 scale = (block >> k.log_size) - first;

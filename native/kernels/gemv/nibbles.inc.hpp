@@ -6,6 +6,7 @@
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/gemv/decoded_lines.inc.hpp"
 #include "kernels/gemv/few_rows.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 
@@ -25,7 +26,8 @@ using rounding::constants_of, rounding::decode_all;
 // vector is seldom in the nearest cache whole and would be read again for each.
 constexpr i64 scaled_together = 4096, most_scales = scaled_together / 8;
 
-// Bytes that codes are asked for ahead of their use: with 1 KiB a memory that answers late kept the CPU waiting.
+// Bytes that codes are asked for ahead of their use, to the second cache: with 1 KiB a memory that answers late kept the CPU
+// waiting, and from a nearest cache of 32 KiB x drives them out before they are read.
 constexpr i64 prefetched = 2048;
 
 #if defined(__AVX512F__)
@@ -323,7 +325,7 @@ inline void nibble_products(const Gemv& job, const PreparedDequantize& p, const 
             for (i64 l = 0; l < lines; ++l) {
                 from[l] = codes + l * p.bytes.codes + g / 2;
                 of[l] = scales[l] + (blocks ? (g - start) >> k.log_size : 0);
-                __builtin_prefetch(codes + l * p.bytes.codes + next);
+                memory::prefetch(codes + l * p.bytes.codes + next, 1);
             }
             // Of many rows two lines at a time: the sums of a group are registers.
             constexpr i64 together = lines * rows > 8 ? 2 : lines;
@@ -398,7 +400,7 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
 #pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l) {
             const u8* codes = run.codes[l] + g / 8 * (threes ? 3 : 4);
-            __builtin_prefetch(codes + ahead);
+            memory::prefetch(codes + ahead, 1);
             c[l] = threes ? nibbles_of_threes(codes, run.shifts[l] + g / 16) : nibbles_at(codes);
         }
 #pragma GCC unroll 2

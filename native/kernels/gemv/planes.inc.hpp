@@ -13,6 +13,7 @@
 #pragma once
 
 #include "kernels/gemv/dot_bytes.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 
 namespace planes {
@@ -188,8 +189,7 @@ inline void count_chunks(const u8* codes, i64 line_bytes, const u8* x, i64 chunk
     for (auto& of_line : sums)
         for (Vector& s : of_line) s = zeros();
     for (i64 c = 0; c < chunks; ++c, codes += chunk_bytes, x += bits * word_bytes) {
-        for (i64 r = 0; r < together; ++r)
-            for (i64 i = 0; i < chunk_bytes; i += 64) __builtin_prefetch(codes + r * line_bytes + bytes_ahead + i);
+        for (i64 r = 0; r < together; ++r) memory::prefetch(codes + r * line_bytes + bytes_ahead, chunk_bytes);
 #pragma GCC unroll 2
         for (i64 p = 0; p < parts; ++p) {
             Vector low[together], high[together];
@@ -312,7 +312,7 @@ inline void multiply_halves(const u8* codes, i64 line_bytes, const u8* x, i64 ha
         for (Words& s : of_line) s = set1(0);
     const Words two = set1(static_cast<i8>(0xAA)), pair = set1(3);
     for (i64 h = 0; h < halves; ++h, codes += word_bytes, x += 4 * word_bytes) {
-        for (i64 r = 0; r < together; ++r) __builtin_prefetch(codes + r * line_bytes + bytes_ahead);
+        for (i64 r = 0; r < together; ++r) memory::prefetch(codes + r * line_bytes + bytes_ahead, 1);
 #pragma GCC unroll 2
         for (i64 p = 0; p < parts; ++p) {
             Words v[4];

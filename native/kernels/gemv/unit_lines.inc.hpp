@@ -8,6 +8,7 @@
 #include "kernels/dequantize/packed.inc.hpp"
 #include "kernels/gemv/decoded_lines.inc.hpp"
 #include "kernels/gemv/few_rows.inc.hpp"
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
@@ -193,7 +194,7 @@ inline void products_of_lines(const Gemv& job, const Units& u, const PreparedDeq
 #pragma GCC unroll 4
             for (i64 l = 0; l < lines; ++l) {
                 const u8* in = of_codes + l * p.bytes.codes;
-                __builtin_prefetch(in + next);
+                memory::prefetch(in + next, 1);
                 add_group<codes, sixteens, rows>(s, in + at, of_shifts + l * p.bytes.shifts + g / 16, x.values + g * x.step, scale_of(l, g), sums[l], seen);
             }
         }
