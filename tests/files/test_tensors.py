@@ -61,6 +61,7 @@ def test_ordinary_tensors_of_every_dtype_are_kept(tmp_path: Path) -> None:
         "c": torch.tensor(1 + 2j),
         "e": torch.zeros(0, 3),
         "f": normal(7).to(torch.float8_e4m3fn),
+        "s": torch.arange(256, dtype=torch.uint8).view(torch.float8_e8m0fnu),  # the scales of other programs
     }
     save_file({**plain, "q": fb.quantize(normal(2, 32), "mxfp4")}, tmp_path / "m.safetensors", {"by": "us"})
     found = load_file(tmp_path / "m.safetensors")

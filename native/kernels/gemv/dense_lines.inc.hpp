@@ -1,5 +1,5 @@
 // Products of a packed matrix with few vectors, straight from the packed bits: a tile of a line is decoded in
-// registers, or in the nearest cache for several vectors, and never reaches memory. Sums are float32, in an order that
+// registers, or in the nearest cache for more than eight vectors, and never reaches memory. Sums are float32, in an order that
 // depends on the instruction set; |error| <= (n + 2) 2^-24 sum |x| |W|, docs/products.md.
 #pragma once
 
@@ -81,12 +81,13 @@ inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 l
     // Of a geometry decoding needs the length of a line only.
     packed.geometry.n = job.n;
     const PreparedDequantize p = prepare_dequantize(packed);
-    if (job.batch > 1 && !takes_few(job)) return gemv_several(job, p, first, last);
+    const bool few = takes_few(job);
+    if (job.batch > 1 && !few) return gemv_several(job, p, first, last);
     DecodeBuffers t;
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
     // One vector or few: whole groups of the codes, then what is left of each line.
-    if (permuted != nullptr || takes_few(job)) {
-        const i64 done = permuted ? multiply_one(job, p, permuted, t, first, last) : multiply_few(job, p, t, first, last);
+    if (permuted != nullptr || few) {
+        const i64 done = few ? multiply_few(job, p, t, first, last) : multiply_one(job, p, permuted, t, first, last);
         for (i64 line = first; line < last; ++line) {
             float y[1][rows_in_sums];
             for (i64 b = 0; b < job.batch; ++b) y[0][b] = job.y[b * job.stride + line];

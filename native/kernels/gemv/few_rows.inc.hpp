@@ -24,6 +24,7 @@ struct Known {
     constexpr i64 operator()() const { return n; }
 };
 
+// Calls `work` with the number of rows.
 template <class Work>
 inline void with_rows(i64 count, Work work) {
     switch (count) {
@@ -32,6 +33,18 @@ inline void with_rows(i64 count, Work work) {
         case 3: return work(Known<3>{});
         default: return work(Known<4>{});
     }
+}
+
+// Calls `work` with numbers of lines and rows, the rows, and a line: four lines at a time, which share what is read of x; the last
+// ones go alone, and there each row. A line has the same sum either way.
+template <class Work>
+inline void with_lines(const FewRows& x, i64 floats, i64 first, i64 last, Work work) {
+    i64 line = first;
+    with_rows(x.count, [&](auto rows) {
+        for (; line + 4 <= last; line += 4) work(Known<4>{}, rows, x, line);
+    });
+    for (; line < last; ++line)
+        for (i64 row = 0; row < x.count; ++row) work(Known<1>{}, Known<1>{}, one_of(x, row, floats), line);
 }
 
 }  // namespace few_rows

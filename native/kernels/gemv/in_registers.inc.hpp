@@ -29,18 +29,16 @@ constexpr i64 codes_together = 1 << 17;
 
 inline bool takes(const Format& f) { return takes_nibbles(f) || takes_lookups(f) || takes_units(f); }
 
-// Values that come together, and what they take of x in its order, in floats.
+// Values that come together, and what they take of x in its order, in floats: half as many where it is narrow.
 inline i64 group_of(const Format& f) {
     return takes_nibbles(f) ? nibbles_at_once : takes_lookups(f) ? lookups_at_once(f) : units_at_once;
 }
-inline i64 floats_of(const Gemv& job) {
-    const bool halved = takes_nibbles(job.format) && is_narrow(job);
-    return halved ? group_of(job.format) / 2 : group_of(job.format);
-}
+inline bool halves_x(const Gemv& job) { return takes_nibbles(job.format) && is_narrow(job); }
+inline i64 floats_of(const Gemv& job) { return halves_x(job) ? group_of(job.format) / 2 : group_of(job.format); }
 
 // n values of x, whole groups, in the order of the way.
 inline void permute(const Gemv& job, const float* x, i64 n, float* out) {
-    if (takes_nibbles(job.format) && is_narrow(job)) permute_for_narrow_nibbles(x, n, reinterpret_cast<u16*>(out));
+    if (halves_x(job)) permute_for_narrow_nibbles(x, n, reinterpret_cast<u16*>(out));
     else if (takes_nibbles(job.format)) permute_for_nibbles(x, n, out);
     else if (takes_lookups(job.format)) permute_for_lookups(job.format, x, n, out);
     else multiply_by_unit(job.format, x, n, out);
@@ -72,7 +70,7 @@ inline bool takes_one(const Gemv& job) { return job.batch == 1 && takes(job.form
 // bfloat16 for its instruction, that holds sooner.
 inline bool takes_few(const Gemv& job) {
     const bool narrow_bytes = is_narrow(job) && whole_pieces::piece_decoder_of(job.format).way == whole_pieces::Way::bytes;
-    return job.batch > 1 && job.batch <= (narrow_bytes ? 4 : 8) && takes(job.format);
+    return job.batch > 1 && job.batch <= (narrow_bytes ? 4 : 8) && takes(job.format) && groups(job) > 0;
 }
 
 // One vector in its order at `room`.
@@ -83,9 +81,9 @@ inline i64 multiply_one(const Gemv& job, const PreparedDequantize& p, const floa
     return multiply(job, p, {permuted, 0, 1, 1}, t, first, last);
 }
 
-// What few rows take in their order, at least something, and the items of packing them: some values of all rows.
+// What few rows take in their order, and the items of packing them: some values of all rows.
 constexpr i64 values_in_item = 2048;
-inline i64 few_bytes(const Gemv& job) { return 64 + job.batch * groups(job) * floats_of(job) * i64{sizeof(float)}; }
+inline i64 few_bytes(const Gemv& job) { return job.batch * groups(job) * floats_of(job) * i64{sizeof(float)}; }
 inline i64 few_items(const Gemv& job) { return count_of(groups(job) * group_of(job.format), values_in_item); }
 
 inline void pack_few(const Gemv& job, i64 first, i64 last) {
@@ -95,11 +93,11 @@ inline void pack_few(const Gemv& job, i64 first, i64 last) {
         const i64 n = least(values_in_item, covered - start);
         for (i64 part = 0; part < parts(job); ++part) {
             const FewRows x = rows_of(job, part);
+            float* const panel = panel_of(job, x.first) + start / group * x.step * floats;
             for (i64 r = 0; r < x.count; ++r) {
                 permute(job, job.x + (x.first + r) * job.n + start, n, permuted);
                 for (i64 g = 0; g < n / group; ++g)
-                    __builtin_memcpy(panel_of(job, x.first) + ((start / group + g) * x.step + r) * floats, permuted + g * floats,
-                                     static_cast<u64>(floats) * sizeof(float));
+                    __builtin_memcpy(panel + (g * x.step + r) * floats, permuted + g * floats, static_cast<u64>(floats) * sizeof(float));
             }
         }
     }

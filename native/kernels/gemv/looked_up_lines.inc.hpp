@@ -18,8 +18,8 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
 #if defined(__AVX512F__)
 
 using decode_sixteen::code_decoder_of;
-using decoded_lines::dot_decoded, decoded_lines::lines_together;
-using few_rows::FewRows, few_rows::with_rows;
+using decoded_lines::dot_decoded;
+using few_rows::FewRows, few_rows::with_lines;
 using numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::least, numbers::log2_of, numbers::magnitude_mask, numbers::power_of_two;
 using rounding::constants_of, rounding::decode_all, rounding::is_fixed;
 
@@ -36,7 +36,8 @@ constexpr i32 width_of(Codes c) {
 // Neighbours in a lane: as many as 32 bits hold of them, where a scale serves eight.
 constexpr i64 in_lane(Codes c) { return c == Codes::threes_in_pairs ? 8 : 4; }
 
-// Scales of so many values are decoded ahead of them; codes are asked for so many bytes ahead, as in nibbles.
+// Scales of so many values are decoded ahead of them; codes are asked for so many bytes ahead, to the nearest cache:
+// looking them up takes so long that waiting for the second would count, and x passes more slowly.
 constexpr i64 scaled_together = 4096, most_scales = scaled_together / 8, bytes_ahead = 2048;
 
 }  // namespace
@@ -260,16 +261,11 @@ inline void products_of_lines(const Gemv& job, const LookedUp& given, const Prep
         }
 }
 
-// Four lines at a time share x; the last ones go alone, and there each row. A line has the same sum either way.
 template <Codes codes>
 inline void products_by(const Gemv& job, const LookedUp& k, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 first, i64 last, i64 n) {
-    const i64 four = first + (last - first) / lines_together * lines_together;
-    with_rows(x.count, [&](auto rows) {
-        for (i64 line = first; line < four; line += lines_together)
-            products_of_lines<codes, lines_together, rows()>(job, k, p, x, t, line, n);
+    with_lines(x, 16 * in_lane(codes), first, last, [&](auto lines, auto rows, const FewRows& some, i64 line) {
+        products_of_lines<codes, lines(), rows()>(job, k, p, some, t, line, n);
     });
-    for (i64 line = four; line < last; ++line)
-        for (i64 r = 0; r < x.count; ++r) products_of_lines<codes, 1, 1>(job, k, p, few_rows::one_of(x, r, 16 * in_lane(codes)), t, line, n);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace nibbles {
 
 using decode_sixteen::code_decoder_of;
 using decoded_lines::dot_decoded;
-using few_rows::FewRows, few_rows::one_of, few_rows::with_rows;
+using few_rows::FewRows, few_rows::with_lines, few_rows::with_rows;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
 using numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::least, numbers::log2_of,
     numbers::magnitude_mask, numbers::power_of_two;
@@ -31,7 +31,7 @@ constexpr i64 scaled_together = 4096, most_scales = scaled_together / 8;
 constexpr i64 prefetched = 2048;
 
 #if defined(__AVX512F__)
-constexpr i64 nibbles_at_once = 128, lines_at_once = 4;
+constexpr i64 nibbles_at_once = 128;
 #else
 constexpr i64 nibbles_at_once = 64, lines_in_turn = 32;
 #endif
@@ -472,7 +472,7 @@ inline void add_turn(const PreparedDequantize& p, const Nibbles& k, DecodeBuffer
     }
     // What is read next: where a line is longer than a turn, of other lines, or of the first ones further on; else what
     // lies behind.
-    const bool whole = k.covered <= scaled_together, others = turn.end - line > lines;
+    const bool whole = turn.n == k.covered, others = turn.end - line > lines;
     const i64 ahead = whole ? prefetched : others ? lines * p.bytes.codes : (turn.begin - line) * p.bytes.codes + turn.n / 8 * bits;
     // More is read than the codes of a group of three bits: nothing behind those of the last one.
     const i64 rest = threes && turn.start + turn.n == k.covered ? nibbles_at_once : 0, n = turn.n - rest, step = turn.x.step;
@@ -543,14 +543,10 @@ inline i64 gemv_nibbles(const Gemv& job, const PreparedDequantize& p, const FewR
     const Nibbles k = nibbles_of(job, true);
 #if defined(__AVX512F__)
     const auto all = [&]<class X>(X) {
-        i64 line = first;
-        with_rows(x.count, [&](auto rows) {
-            for (; line + lines_at_once <= last; line += lines_at_once) nibble_products<X, lines_at_once, rows()>(job, p, k, x, t, line);
+        constexpr i64 floats = nibbles_at_once * i64{sizeof(X)} / 4;
+        with_lines(x, floats, first, last, [&](auto lines, auto rows, const FewRows& some, i64 line) {
+            nibble_products<X, lines(), rows()>(job, p, k, some, t, line);
         });
-        // The last lines go alone, and there each row.
-        for (; line < last; ++line)
-            for (i64 r = 0; r < x.count; ++r)
-                nibble_products<X, 1, 1>(job, p, k, one_of(x, r, nibbles_at_once * i64{sizeof(X)} / 4), t, line);
     };
     if (is_narrow(job)) all(u16{});
     else all(0.0f);
@@ -574,7 +570,7 @@ inline i64 decode_nibbles(const PreparedDequantize&, const Nibbles&, DecodeBuffe
 inline void permute_for_nibbles(const float*, i64, float*) {}
 inline void permute_for_narrow_nibbles(const float*, i64, u16*) {}
 inline bool is_narrow(const Gemv&) { return false; }
-inline i64 gemv_nibbles(const Gemv&, const PreparedDequantize&, const few_rows::FewRows&, DecodeBuffers&, i64, i64) { return 0; }
+inline i64 gemv_nibbles(const Gemv&, const PreparedDequantize&, const FewRows&, DecodeBuffers&, i64, i64) { return 0; }
 
 #endif
 

@@ -29,7 +29,7 @@ inline bool holds_values(Lanes l) { return l == Lanes::values || l == Lanes::pai
 
 // Up to so many rows lanes hold values; measured with Zen 5. A product of transposed rows takes as long for one row as for a
 // register full of them.
-constexpr i64 few_rows = vector > 8 ? 16 : 7;
+constexpr i64 most_by_values = vector > 8 ? 16 : 7;
 
 // Up to 64 rows of x, and where their pieces are.
 struct RowPanels {
@@ -45,7 +45,7 @@ inline RowPanels panels_of(const Gemv& job, i64 b) {
     RowPanels r{};
     r.rows = least(most_rows, job.batch - b);
     r.decoder = piece_decoder_of(job.format);
-    r.lanes = r.rows > few_rows ? Lanes::rows : Lanes::values;
+    r.lanes = r.rows > most_by_values ? Lanes::rows : Lanes::values;
 #if defined(__AVX512BF16__)
     if (job.narrow && r.lanes == Lanes::rows) r.lanes = Lanes::pairs_of_rows;
     if (job.narrow && r.lanes == Lanes::values && r.decoder.way != Way::none) r.lanes = Lanes::pairs_of_values;

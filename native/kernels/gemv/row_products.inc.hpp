@@ -8,16 +8,16 @@
 namespace row_products {
 
 using numbers::Bits, numbers::Reals, numbers::least, numbers::vector;
-using row_panels::RowPanels, row_panels::few_rows, row_panels::holds_values, row_panels::most_rows, row_panels::vectors_in_block;
+using row_panels::RowPanels, row_panels::most_by_values, row_panels::holds_values, row_panels::most_rows, row_panels::vectors_in_block;
 using whole_pieces::piece;
 using vectors::broadcast, vectors::multiply_add, vectors::read, vectors::write;
 
 // Lines that share a piece of x while it is in the second cache, and lines that are decoded at once: a multiple of all blocks
 // of lines below. Decoded lines stay in the nearest cache with few rows.
 #if defined(__AVX512F__)
-constexpr i64 lines_in_group = 48, lines_decoded = 24, lines_of_few_rows = 4;
+constexpr i64 lines_in_group = 48, lines_decoded = 24, lines_by_values = 4;
 #else
-constexpr i64 lines_in_group = 24, lines_decoded = 12, lines_of_few_rows = 2;
+constexpr i64 lines_in_group = 24, lines_decoded = 12, lines_by_values = 2;
 #endif
 
 // Values of a piece that pass all decoded lines before the next ones: those of a block of transposed rows stay in the nearest
@@ -32,7 +32,7 @@ constexpr i64 sums_in_registers = 12;
 #endif
 
 // The sums of a line: a register for each of few rows, or a lane for each of many.
-constexpr i64 floats_of_line = few_rows * vector > most_rows ? few_rows * vector : most_rows;
+constexpr i64 floats_of_line = most_by_values * vector > most_rows ? most_by_values * vector : most_rows;
 
 // Up to 48 KiB of weights, half of it again as bfloat16, and the sums.
 struct alignas(64) RowBuffers {
@@ -99,8 +99,8 @@ inline void add_values(const RowBuffers& t, const u8* x, i64 n, float (*sums)[fl
 // A block of lines times up to six rows. The number of rows is known to the compiler: sums of rows that are not there would cost
 // as much.
 template <Factors factors>
-inline void add_few_rows(const RowBuffers& t, const u8* x, i64 rows, i64 n, float (*sums)[floats_of_line]) {
-    constexpr i64 lines = lines_of_few_rows;
+inline void add_by_values(const RowBuffers& t, const u8* x, i64 rows, i64 n, float (*sums)[floats_of_line]) {
+    constexpr i64 lines = lines_by_values;
     switch (rows) {
         case 1: return add_values<factors, lines, 1>(t, x, n, sums);
         case 2: return add_values<factors, lines, 2>(t, x, n, sums);
@@ -113,11 +113,11 @@ inline void add_few_rows(const RowBuffers& t, const u8* x, i64 rows, i64 n, floa
 
 // In blocks of nearly the same size: seven rows are four and three.
 template <Factors factors>
-inline void add_blocks_of_few_rows(const RowBuffers& t, const RowPanels& r, const u8* panel, i64 n, float (*sums)[floats_of_line]) {
+inline void add_blocks_by_values(const RowBuffers& t, const RowPanels& r, const u8* panel, i64 n, float (*sums)[floats_of_line]) {
     const i64 blocks = count_of(r.rows, 6);
     for (i64 i = 0; i < blocks; ++i) {
         const i64 from = r.rows * i / blocks, to = r.rows * (i + 1) / blocks;
-        add_few_rows<factors>(t, panel + from * piece * (factors == Factors::floats ? 4 : 2), to - from, n,
+        add_by_values<factors>(t, panel + from * piece * (factors == Factors::floats ? 4 : 2), to - from, n,
                               reinterpret_cast<float(*)[floats_of_line]>(&sums[0][from * vector]));
     }
 }
@@ -200,11 +200,11 @@ inline void add_many_rows(const RowBuffers& t, const RowPanels& r, i64 lines, co
 }  // namespace
 
 // How many lines are decoded before they are multiplied.
-inline i64 lines_together(const RowPanels& r) { return holds_values(r.lanes) ? lines_of_few_rows : lines_decoded; }
+inline i64 lines_together(const RowPanels& r) { return holds_values(r.lanes) ? lines_by_values : lines_decoded; }
 
 template <Factors factors>
 inline void add_products(const RowBuffers& t, const RowPanels& r, i64 lines, const u8* panel, i64 n, float (*sums)[floats_of_line]) {
-    if (holds_values(r.lanes)) add_blocks_of_few_rows<factors>(t, r, panel, n, sums);
+    if (holds_values(r.lanes)) add_blocks_by_values<factors>(t, r, panel, n, sums);
     else add_many_rows<factors>(t, r, lines, panel, n, sums);
 }
 

@@ -21,8 +21,8 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales;
 
 using decode_sixteen::CodeDecoder, decode_sixteen::Decoder, decode_sixteen::bytes_of, decode_sixteen::code_decoder_of,
     decode_sixteen::fits_half, decode_sixteen::halves_of, decode_sixteen::parts, decode_sixteen::set_halves, decode_sixteen::widened;
-using decoded_lines::dot_decoded, decoded_lines::lines_together, decoded_lines::total;
-using few_rows::FewRows, few_rows::with_rows;
+using decoded_lines::dot_decoded, decoded_lines::total;
+using few_rows::FewRows, few_rows::with_lines;
 using numbers::Reals, numbers::bits_of, numbers::infinity_bits, numbers::is_power_of_two, numbers::larger, numbers::least, numbers::log2_of,
     numbers::magnitude_mask, numbers::power_of_two, numbers::smaller, numbers::vector;
 using rounding::is_fixed;
@@ -217,16 +217,11 @@ inline void products_of_lines(const Gemv& job, const Units& u, const PreparedDeq
         }
 }
 
-// Four lines at a time share x; the last ones go alone, and there each row. A line has the same sum either way.
 template <Codes codes, bool sixteens>
 inline void products_by(const Gemv& job, const Units& u, const PreparedDequantize& p, const FewRows& x, DecodeBuffers& t, i64 first, i64 last, i64 n) {
-    const i64 four = first + (last - first) / lines_together * lines_together;
-    with_rows(x.count, [&](auto rows) {
-        for (i64 line = first; line < four; line += lines_together)
-            products_of_lines<codes, sixteens, lines_together, rows()>(job, u, p, x, t, line, n);
+    with_lines(x, group, first, last, [&](auto lines, auto rows, const FewRows& some, i64 line) {
+        products_of_lines<codes, sixteens, lines(), rows()>(job, u, p, some, t, line, n);
     });
-    for (i64 line = four; line < last; ++line)
-        for (i64 r = 0; r < x.count; ++r) products_of_lines<codes, sixteens, 1, 1>(job, u, p, few_rows::one_of(x, r, group), t, line, n);
 }
 
 template <Codes codes>

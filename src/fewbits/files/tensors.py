@@ -24,8 +24,9 @@ if TYPE_CHECKING:
     import torch
     from safetensors import safe_open
 
-# Other dtypes in the spelling of safetensors; the floating-point ones are in FLOATS.
+# Other dtypes in the spelling of safetensors; the floating-point ones are in FLOATS, but for powers of two alone.
 _OTHERS = {
+    "F8_E8M0": "float8_e8m0fnu",
     "BOOL": "bool",
     "U8": "uint8",
     "I8": "int8",

@@ -75,8 +75,8 @@ def test_few_rows_have_the_products_of_each_alone_bit_for_bit(name: str, isa: st
 
 
 @pytest.mark.parametrize("name", IN_REGISTERS)
-@pytest.mark.parametrize("rows", [2, 3, 8])
-def test_what_is_not_finite_stays_in_its_line_and_row_of_few(name: str, rows: int, isa: str) -> None:
+@pytest.mark.parametrize("rows", [3, 8])
+def test_what_is_not_finite_stays_in_its_row_of_few(name: str, rows: int, isa: str) -> None:
     q = fb.quantize(normal(30, 4096 + 300), name)
     x = normal(rows, 4096 + 300, seed=1)
     before = fb.matvec(q, x)
@@ -87,6 +87,31 @@ def test_what_is_not_finite_stays_in_its_line_and_row_of_few(name: str, rows: in
     np.testing.assert_array_equal(y[1], fb.matvec(q, x[1][None])[0])
     assert not y[1].isfinite().any()
     assert torch.equal(y[2:], before[2:])
+
+
+@pytest.mark.parametrize("rows", [2, 3, 8])
+def test_a_nan_among_the_elements_is_found_for_each_of_few_rows(rows: int, isa: str) -> None:
+    """Units take the code of NaN for a number; a look at all bytes of a line says that there was one."""
+    for n in (4096, 600):
+        q, x = fb.quantize(normal(30, n), "mxfp8_e4m3"), normal(rows, n, seed=1)
+        before = fb.matvec(q, x)
+        for line, code in ((5, 0xFF), (29, 0x7F)):
+            q.codes.view(30, -1)[line, 77] = code
+        y = fb.matvec(q, x)
+        assert y[:, [5, 29]].isnan().all()
+        others = [line for line in range(30) if line not in (5, 29)]
+        assert torch.equal(y[:, others], before[:, others])
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "int8_channel", "mx4"])
+def test_few_rows_meet_sparse_matrices_as_dense_ones(name: str, isa: str) -> None:
+    """Streams are expanded, some lines at a time, and go on as dense codes."""
+    for n, lines in ((4096 + 96, 61), (64, 3)):
+        w = normal(lines, n) * torch.tensor([0.0, 1.0, 1.0, 0.0]).repeat(n // 4)
+        dense, sparse = fb.quantize(w, name), fb.quantize(w, name, sparsity="2:4")
+        for rows in (2, 4, 5, 8):
+            x = normal(rows, n, seed=rows)
+            assert torch.equal(fb.matvec(sparse, x), fb.matvec(dense, x)), (n, rows)
 
 
 @pytest.mark.parametrize("rows", [3, 8, 64])
