@@ -1,5 +1,6 @@
 #include "dispatch/pool.hpp"
 
+#include "dispatch/relax.hpp"
 #include "dispatch/team.hpp"
 
 #include <algorithm>
@@ -17,15 +18,6 @@
 
 namespace fewbits {
 namespace {
-
-// Waiting threads look this often before they sleep: some 50 microseconds, in which a solver's next pass begins.
-constexpr int looks = 2000;
-
-inline void relax() {
-#ifdef FEWBITS_X86
-    __builtin_ia32_pause();
-#endif
-}
 
 // A count that threads wait for. They look at it for a while, then sleep.
 class Signal {

@@ -1,5 +1,7 @@
 #include "dispatch/team.hpp"
 
+#include "dispatch/relax.hpp"
+
 #if defined(__linux__)
 
 #include <algorithm>
@@ -8,6 +10,7 @@
 
 #include <dlfcn.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -67,14 +70,24 @@ struct Call {
     void (*run)(void*, int, int);
     void* work;
     std::unique_ptr<std::atomic<bool>[]> begun;
+    std::atomic<int> here{0};  // threads of the team
 };
+
+// How often a thread that is through lets others have its core: some milliseconds at most.
+constexpr int yields = 1000;
 
 // One thread of the team: its own part, and then those of threads that other work still holds up.
 void take_parts(void* given) {
-    const Call& call = *static_cast<const Call*>(given);
+    Call& call = *static_cast<Call*>(given);
+    ++call.here;
     const int parts = std::min(call.openmp.threads(), call.threads), me = call.openmp.thread();
     for (int i = 0; i < parts; ++i)
         if (const int part = (me + i) % parts; !call.begun[part].exchange(true)) call.run(call.work, part, parts);
+    // Who comes late may wait for this very core, where the system woke it: the team's own waiting would keep the core for as long
+    // as the system lets it, 5 ms, beside a core that idles.
+    const int all = call.openmp.threads();
+    for (int i = 0; i < looks && call.here < all; ++i) relax();
+    for (int i = 0; i < yields && call.here < all; ++i) sched_yield();
 }
 
 }  // namespace
@@ -84,7 +97,7 @@ bool run_in_team(int threads, void (*run)(void*, int, int), void* work) {
     const OpenMp* const openmp = openmp_of_torch();
     if (openmp == nullptr) return false;
     [[maybe_unused]] static const int registered = pthread_atfork(&end_team, nullptr, [] { forked = true; });
-    Call call{*openmp, threads, run, work, std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(threads))};
+    Call call{*openmp, threads, run, work, std::make_unique<std::atomic<bool>[]>(static_cast<std::size_t>(threads)), 0};
     // Always the whole team: another number of threads would end some and start them again.
     openmp->parallel(&take_parts, &call, 0, 0);
     return true;

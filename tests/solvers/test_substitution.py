@@ -101,10 +101,11 @@ def first_errors(precision: str, systems: Any) -> Any:
 def test_the_role_working_is_that_of_the_triangular_solves() -> None:
     """The yardstick: SciPy's factors in float32, and its triangular solves in both.
 
-    Its LAPACK rounds in another order: the mean of many systems is what agrees.
+    Its LAPACK rounds in another order: the mean of many systems is what agrees. That of 24 was
+    off by 0.1 with one CPU.
     """
     rng = np.random.default_rng(3)
-    systems = [(rng.standard_normal((100, 100)), rng.standard_normal(100)) for _ in range(24)]
+    systems = [(rng.standard_normal((100, 100)), rng.standard_normal(100)) for _ in range(96)]
     expected: dict[str, list[float]] = {"fp32": [], "fp64": []}
     for a, b in systems:
         factors, pivots = linalg.lu_factor(a.astype(np.float32))

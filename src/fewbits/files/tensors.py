@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
     from safetensors import safe_open
 
-# Other dtypes in the spelling of safetensors; the floating-point ones are in FLOATS, but for powers of two alone.
+# Other dtypes in the spelling of safetensors, and powers of two alone; floating-point ones are in FLOATS.
 _OTHERS = {
     "F8_E8M0": "float8_e8m0fnu",
     "BOOL": "bool",

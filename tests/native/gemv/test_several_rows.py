@@ -21,7 +21,7 @@ FORMATS = (
     "mx9",
     "bf16",
 )
-# Those of which a register of codes is decoded for one vector, by lookups, units or halves; of some the pairs have shifts.
+# Those of which registers decode codes, by lookups, units or halves; of some the pairs have shifts.
 IN_REGISTERS = (
     *("mxfp4", "nvfp4", "int4_channel", "mx4", "mx6", "mx9", "mxfp6_e2m3", "mxfp8_e4m3", "mxfp8_e5m2"),
     *("mxint8", "int8_channel", "msfp13", "msfp14", "block(element=int(4),scale=fp32,size=8)"),
@@ -61,7 +61,7 @@ def test_rows_of_bfloat16_meet_packed_weights_within_the_bound(name: str, isa: s
 def test_few_rows_have_the_products_of_each_alone_bit_for_bit(name: str, isa: str) -> None:
     """Codes are decoded once for up to eight rows, and multiplied in the order that one vector has."""
     if isa == "baseline":
-        pytest.skip("baseline decodes nothing in registers: its sums of one vector have an order of their own")
+        pytest.skip("baseline decodes nothing in registers: its sums of one vector have another order")
     for n, lines in ((1, 1), (500, 7), (4096 + 176, 5), (1024, 61), (9000, 50)):
         q = fb.quantize(normal(lines, n) * 3, name)
         for rows in range(2, 9):
