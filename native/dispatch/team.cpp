@@ -73,7 +73,7 @@ struct Call {
     std::atomic<int> here{0};  // threads of the team
 };
 
-// How often a thread that is through lets others have its core: some milliseconds at most.
+// How often a thread that is through lets others have its core: half a millisecond where none wants it.
 constexpr int yields = 1000;
 
 // One thread of the team: its own part, and then those of threads that other work still holds up.
