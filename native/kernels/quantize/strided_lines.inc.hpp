@@ -26,7 +26,7 @@ using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::overwrite, tiles::round_tile;
 using blocks::fill;
 using lines::divisible, lines::outer_of_each_line, lines::whole_of;
-using memory::at, memory::store;
+using memory::at, memory::prefetch, memory::store;
 using numbers::Bits, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
     numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits,
     numbers::tile, numbers::vector;
@@ -81,7 +81,7 @@ inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s,
         // Two prefetches and a maximum for each vector; the loop is bound by memory.
         i64 i = 0;
         for (; i + vector <= s.count; i += vector) {
-            __builtin_prefetch(at(next, p.job.in_type, i));
+            prefetch(at(next, p.job.in_type, i), 1);
             __builtin_prefetch(at(results, p.values ? p.job.values_type : p.job.in_type, i), 1);
             write(t.largest + i, larger(read<Bits>(t.largest + i), read<Bits>(x + i) & magnitude_mask));
         }

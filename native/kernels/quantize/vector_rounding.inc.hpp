@@ -1,6 +1,7 @@
 // How vectors of values are rounded, to nearest even or by draws, where every input is finite: one by one, or several together.
 #pragma once
 
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/packing.inc.hpp"
 #include "kernels/values/rounding.inc.hpp"
@@ -8,6 +9,7 @@
 
 namespace vector_rounding {
 
+using memory::prefetch;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::binade, numbers::bits_of, numbers::exponent_mask,
     numbers::infinity_bits, numbers::magnitude_mask, numbers::one_bits, numbers::sign_bit, numbers::tile, numbers::vector;
 using packing::Joining;
@@ -277,11 +279,12 @@ inline u32 bits_of_pairs(Bits top) {
 
 }  // namespace
 
-// Asks for the line of the cache that is rounded later, and without stores past the caches for the room of its results.
+// Asks for the line of the cache that is rounded later, as far as the second level: the nearest may be too small for
+// tiles that wait beside those at work. Without stores past the caches for the room of its results.
 // Always inlined: of a function that only prefetches GCC says that it has no effect, and drops its calls.
 template <Result result>
 __attribute__((always_inline)) inline void ask(const VectorRounding& q, i64 i) {
-    __builtin_prefetch(q.x + i + q.ahead);
+    prefetch(q.x + i + q.ahead, 1);
     if (result == Result::values && !q.nontemporal) __builtin_prefetch(q.values + i + q.ahead, 1);
 }
 

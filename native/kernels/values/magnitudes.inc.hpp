@@ -10,7 +10,7 @@
 namespace magnitudes {
 
 using lines::line_of;
-using memory::at, memory::load;
+using memory::at, memory::load, memory::prefetch;
 using numbers::Bits, numbers::Naturals, numbers::float_of, numbers::infinity_bits, numbers::larger, numbers::least,
     numbers::magnitude_mask, numbers::tile, numbers::vector;
 using scales::Measured, scales::see, scales::smallest_of;
@@ -33,7 +33,7 @@ inline void see_both(Measured& m, u32& least_bits, const float* x, i64 n) {
     const i64 whole = n / (4 * vector) * (4 * vector);
     for (i64 i = 0; i < whole; i += 4 * vector) {
 #pragma GCC unroll 4
-        for (i64 line = 0; line < 4 * vector; line += 16) __builtin_prefetch(x + i + line + values_ahead);
+        for (i64 line = 0; line < 4 * vector; line += 16) prefetch(x + i + line + values_ahead, 1);
 #pragma GCC unroll 4
         for (i64 v = 0; v < 4; ++v) {
             const Bits magnitude = read<Bits>(x + i + v * vector) & magnitude_mask;

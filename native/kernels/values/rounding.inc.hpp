@@ -2,11 +2,13 @@
 // random bits come from stochastic_draws; and the values of codes.
 #pragma once
 
+#include "kernels/values/memory.inc.hpp"
 #include "kernels/values/numbers.inc.hpp"
 #include "kernels/values/vectors.inc.hpp"
 
 namespace rounding {
 
+using memory::prefetch;
 using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers::clamp, numbers::float_of, numbers::infinity_bits, numbers::larger,
     numbers::magnitude_mask, numbers::nan_bits, numbers::ordered, numbers::sign_bit, numbers::smaller, numbers::tile;
 using numbers::vector;
@@ -251,7 +253,7 @@ inline void look_up_two(const Table& t, i32 random_bits, const float* __restrict
 __attribute__((always_inline)) inline void ask(const float* x, const float* values, i64 i, i64 ahead) {
     constexpr i64 line = 16;
     if (i % line) return;
-    __builtin_prefetch(x + i + ahead);
+    prefetch(x + i + ahead, 1);
     if (values) __builtin_prefetch(values + i + ahead, 1);
 }
 
