@@ -15,7 +15,7 @@ using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers:
 using packing::Joining, packing::join, packing::joined, packing::joined_bytes;
 using rounding::Constants;
 using vector_rounding::BinadeTable, vector_rounding::Binades, vector_rounding::Draws, vector_rounding::Result,
-    vector_rounding::Scaling, vector_rounding::VectorRounding, vector_rounding::ask, vector_rounding::binade_table,
+    vector_rounding::Scaling, vector_rounding::VectorRounding, vector_rounding::ask, vector_rounding::binade_table, vector_rounding::cuts_sums,
     vector_rounding::block_of, vector_rounding::draws_of, vector_rounding::has_few_binades, vector_rounding::is_wide,
     vector_rounding::limited, vector_rounding::numbers_of_spinors, vector_rounding::own, vector_rounding::round_to_nearest,
     vector_rounding::round_together, vector_rounding::round_vector, vector_rounding::shift_of_pairs,
@@ -167,6 +167,8 @@ inline RoundVectors vectors_for(const Constants& k, Scaling scaling, bool drawn,
     if constexpr (binades != Binades::few) {
         const Draws draws = draws_of<binades>(k, drawn, scaling);
         if (draws == Draws::sixteen) return vectors_for<per, result, plain, binades, Draws::sixteen>(scaling, pairs);
+        if constexpr (cuts_sums)
+            if (draws == Draws::in_sum) return vectors_for<per, result, plain, binades, Draws::in_sum>(scaling, pairs);
         if (draws == Draws::any) return vectors_for<per, result, plain, binades, Draws::any>(scaling, pairs);
     }
     return vectors_for<per, result, plain, binades, Draws::none>(scaling, pairs);
@@ -178,6 +180,8 @@ inline RoundVectors unscaled_for(const Constants& k, bool drawn) {
     const Draws draws = draws_of<binades>(k, drawn, Scaling::powers);
     if constexpr (binades != Binades::same)
         if (draws == Draws::sixteen) return round_vectors<whole, result, true, binades, Scaling::powers, Draws::sixteen, false, infinite>;
+    if constexpr (cuts_sums && binades != Binades::same)
+        if (draws == Draws::in_sum) return round_vectors<whole, result, true, binades, Scaling::powers, Draws::in_sum, false, infinite>;
     return draws == Draws::none ? round_vectors<whole, result, true, binades, Scaling::powers, Draws::none, false, infinite>
                                 : round_vectors<whole, result, true, binades, Scaling::powers, Draws::any, false, infinite>;
 }
@@ -198,7 +202,7 @@ inline RoundVectors vectors_for(const Constants& k, bool fixed, Scaling scaling,
         if (plain && !drawn && has_few_binades(k)) return vectors_for<per, result, true, Binades::few>(k, scaling, drawn, pairs);
     // Draws of 16 bits fit below the last bit of such elements: no step is needed but for tiny values.
     if constexpr (result == Result::values)
-        if (plain && drawn && is_wide(k) && draws_of<Binades::many>(k, drawn, scaling) == Draws::sixteen)
+        if (plain && drawn && is_wide(k) && draws_of<Binades::many>(k, drawn, scaling) != Draws::any)
             return vectors_for<per, result, true, Binades::wide, Draws::sixteen>(scaling, pairs);
     if (plain) return vectors_for<per, result, true, Binades::many>(k, scaling, drawn, pairs);
     if (fixed) return vectors_for<per, result, false, Binades::one>(k, scaling, drawn, pairs);
@@ -212,6 +216,8 @@ inline RoundVectors fixed_quotients_for(const Constants& k, bool drawn) {
     const Draws draws = draws_of<Binades::one>(k, drawn, Scaling::quotients);
     const auto chosen = [&]<bool plain>() -> RoundVectors {
         if (draws == Draws::sixteen) return round_vectors<per, result, plain, Binades::one, Scaling::quotients, Draws::sixteen, false>;
+        if constexpr (cuts_sums)
+            if (draws == Draws::in_sum) return round_vectors<per, result, plain, Binades::one, Scaling::quotients, Draws::in_sum, false>;
         if (draws == Draws::any) return round_vectors<per, result, plain, Binades::one, Scaling::quotients, Draws::any, false>;
         return round_vectors<per, result, plain, Binades::one, Scaling::quotients, Draws::none, false>;
     };

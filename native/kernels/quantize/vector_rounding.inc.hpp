@@ -170,18 +170,27 @@ inline Reals magnitude_within(Reals u, Reals most) {
 }  // namespace
 
 // How values are drawn: not at all, by draws of `sixteen` bits that are added to a count of steps with 16 bits behind the
-// point, or by any draws.
-enum class Draws { none, sixteen, any };
+// point, by such draws that are added to the bits of a float32 which is that count `in_sum`, or by any draws.
+enum class Draws { none, sixteen, in_sum, any };
+
+// Whether an instruction adds and cuts: in_sum then takes fewer than sixteen does.
+#if defined(__AVX512F__)
+constexpr bool cuts_sums = true;
+#else
+constexpr bool cuts_sums = false;
+#endif
 
 // Whether draws are `sixteen`: the count of steps fits an integer with the draw, u being below 2^(m + 1) steps, or at most one
 // less. In one binade with one limit for both signs u is at most a whole number of steps. There, too, steps times scales are made
-// beforehand and have to be exact: scales are at least 2^-127, and float32 has 2^-149. Quotients have steps of one.
+// beforehand and have to be exact: scales are at least 2^-127, and float32 has 2^-149. Quotients have steps of one. Where the count
+// with all bits behind the point fits the fraction of a float32, u being at most 2^(m + 1) steps, draws are added `in_sum`.
 template <Binades binades>
 inline Draws draws_of(const Constants& k, bool drawn, Scaling scaling) {
     constexpr bool one = binades == Binades::one;
     const bool small = k.random_bits == 16 && k.m <= (one && k.limit_above == k.limit_below ? 14 : 13);
     const i32 step = k.emin_bits - (k.m << 23), least_step = scaling == Scaling::powers ? one_bits - 21 * binade : one_bits;
     const bool exact = !one || (least_step <= step && step <= one_bits);
+    if (cuts_sums && drawn && k.random_bits == 16 && k.m <= 6 && binades != Binades::same) return Draws::in_sum;
     return !drawn ? Draws::none : small && exact && binades != Binades::same ? Draws::sixteen : Draws::any;
 }
 
@@ -211,6 +220,22 @@ inline Bits steps_of(const Constants& k, Bits field, Reals u) {
     return __builtin_convertvector(u * (Reals)((static_cast<u32>(254 + k.m + 16) << 23) - (Naturals)field), Bits);
 }
 
+// u + m, cut. With M = 2^(s+23) for m and u not negative and below it: M plus the multiple of 2^s that is not above u.
+inline Reals cut_sum(Reals u, Reals m) {
+#if defined(__AVX512F__)
+    return (Reals)_mm512_add_round_ps((__m512)u, (__m512)m, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+#else
+    const Reals sum = u + m;
+    return (Reals)((Bits)sum + (Bits)(sum - m > u));
+#endif
+}
+
+// Of such a sum with 16 bits behind the point: a draw is added, and those bits are cut. A carry out of the fraction is 2 M.
+inline Reals with_draw(Reals sum, Naturals draws) { return (Reals)(((Naturals)sum + draws) & 0xffff0000u); }
+
+// What is added to |u| in its binade, to have a sum with 16 bits behind the point.
+inline Reals added_with_draws(const Constants& k, Bits field) { return (Reals)((Naturals)field + static_cast<u32>((k.drop - 16) << 23)); }
+
 // Up or down by a draw of B bits: the fraction of a step that is dropped, cut to B bits, and the draw together reach one.
 template <Draws drawn>
 inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals draws) {
@@ -221,19 +246,15 @@ inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals dra
         const Bits steps = (Bits)((Naturals)steps_of(k, field, u) + draws) >> 16;
         return {steps, __builtin_convertvector(steps, Reals) * step};
     }
+    if constexpr (drawn == Draws::in_sum) {
+        const Reals m = added_with_draws(k, field), sum = with_draw(cut_sum(u, m), draws);
+        return {((Bits)sum - (Bits)m) >> 16, sum - m};
+    }
     const Reals inverse = (Reals)((static_cast<u32>(254 + k.m + k.random_bits) << 23) - (Naturals)field);
     // Else in two parts. What is left of u above the value below it is exact: a multiple of its own last bit, less than a
     // step.
-#if defined(__AVX512F__)
-    const Naturals m = (Naturals)field + static_cast<u32>(k.drop << 23);
-    const Reals sum = (Reals)_mm512_add_round_ps((__m512)u, (__m512)m, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
-    const Rounded r{(Bits)((Naturals)sum - m), sum - (Reals)m};
-#else
-    Rounded r = round_to_nearest(k, field, u);
-    const Bits over = r.value > u;
-    r.value -= (Reals)((Bits)step & over);
-    r.steps += over;
-#endif
+    const Reals m = (Reals)((Naturals)field + static_cast<u32>(k.drop << 23)), sum = cut_sum(u, m);
+    const Rounded r{(Bits)sum - (Bits)m, sum - m};
     const Bits up = (Bits)(floor_of((u - r.value) * inverse) > k.most_draw - draws);
     return {r.steps - up, up ? r.value + step : r.value};
 }
@@ -263,19 +284,37 @@ inline Reals limited(const Constants& k, Bits x, Reals magnitude, Reals unit) {
 
 namespace {  // of this file alone
 
-// Of a pair both lanes have the larger magnitude: whether it lies below one, one bit for each pair.
-inline u32 bits_of_pairs(Bits top) {
+// Which pairs of magnitudes lie below one, both of them; what is chosen for the lanes of those and of all others; one bit for
+// each pair.
 #if defined(__AVX512F__)
-    // Both lanes as one number of 64 bits: the upper decides.
-    return _mm512_cmplt_epi64_mask((__m512i)top, _mm512_set1_epi64(static_cast<i64>(one_bits) << 32));
-#elif defined(__AVX2__)
-    return static_cast<u32>(_mm256_movemask_pd((__m256d)(top < one_bits)));
+
+using PairsBelow = __mmask8;
+
+// Twice what is one or more has the upper bit of an exponent field, and nothing less has it: one test of both lanes together.
+inline PairsBelow pairs_below_one(Reals u) { return _mm512_testn_epi64_mask((__m512i)(u + u), _mm512_set1_epi32(1 << 30)); }
+inline Reals chosen(PairsBelow below, Reals half, Reals wide) { return (Reals)_mm512_mask_blend_pd(below, (__m512d)wide, (__m512d)half); }
+inline u32 bits_of_pairs(PairsBelow below) { return below; }
+
+#else
+
+using PairsBelow = Bits;
+
+// Compared as floats: of integers GCC makes a minimum and a comparison.
+inline PairsBelow pairs_below_one(Reals u) {
+    return (Reals)larger((Bits)u, shuffled((Bits)u, (Bits)u, [](int lane) { return lane ^ 1; })) < broadcast(1.0f);
+}
+inline Reals chosen(PairsBelow below, Reals half, Reals wide) { return below ? half : wide; }
+inline u32 bits_of_pairs(PairsBelow below) {
+#if defined(__AVX2__)
+    return static_cast<u32>(_mm256_movemask_pd((__m256d)below));
 #else
     u32 bits = 0;
-    for (int i = 0; i < vector; i += 2) bits |= static_cast<u32>(top[i] < one_bits) << i / 2;
+    for (int i = 0; i < vector; i += 2) bits |= static_cast<u32>(below[i] != 0) << i / 2;
     return bits;
 #endif
 }
+
+#endif
 
 }  // namespace
 
@@ -294,19 +333,24 @@ namespace {  // of this file alone
 template <Result result, Draws draws>
 inline Bits round_pairs(const Constants& k, Bits x, Reals u, Reals b, Naturals drawn, u32& shifts) {
     constexpr bool codes = result != Result::values;
-    const Bits top = larger((Bits)u, shuffled((Bits)u, (Bits)u, [](int lane) { return lane ^ 1; })), below = top < one_bits;
-    if (codes) shifts = bits_of_pairs(top);
-    const auto chosen = [&](Reals wide, Reals half) { return below ? half : wide; };
+    const PairsBelow below = pairs_below_one(u);
+    if (codes) shifts = bits_of_pairs(below);
     // Values are rounded together; see round_pairs_together.
     if constexpr (draws == Draws::sixteen) {
         const Reals inverse = (Reals)broadcast((254 + 16 + k.m - k.emin_field) << 23), most = inverse * k.max;
-        const Bits within = smaller((Bits)(u * chosen(inverse, inverse + inverse)), (Bits)most);
+        const Bits within = smaller((Bits)(u * chosen(below, inverse + inverse, inverse)), (Bits)most);
         return (Bits)((Naturals)__builtin_convertvector((Reals)within, Bits) + drawn) >> 16;
     }
+    if constexpr (draws == Draws::in_sum) {
+        const Reals wide = added_with_draws(k, broadcast(k.emin_bits)), m = chosen(below, (Reals)((Bits)wide - binade), wide);
+        const Reals most = broadcast(k.max), limit = chosen(below, 0.5f * most, most);
+        const Reals sum = with_draw(cut_sum((Reals)smaller((Bits)u, (Bits)limit), m), drawn);
+        return codes ? ((Bits)sum - (Bits)m) >> 16 : (Bits)signed_product(sum - m, x, b);
+    }
     const Bits added = broadcast(k.emin_bits + (k.drop << 23));
-    const Reals m = chosen((Reals)added, (Reals)(added - binade)), sum = u + m, most = broadcast(k.max);
+    const Reals m = chosen(below, (Reals)(added - binade), (Reals)added), sum = u + m, most = broadcast(k.max);
     if (codes) return smaller((Bits)sum - (Bits)m, broadcast(k.limit_above));
-    const Reals value = sum - m, limit = chosen(most, 0.5f * most);
+    const Reals value = sum - m, limit = chosen(below, 0.5f * most, most);
     return (Bits)signed_product(value < limit ? value : limit, x, b);
 }
 
@@ -335,18 +379,25 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
         return round_pairs<result, draws>(k, x, u, b, drawn ? read<Naturals>(q.draws + i) : Naturals{}, shifts);
     if (pairs) {
         // A pair below one shifts by one: each lane beside its neighbour is one permutation.
-        const Bits top = larger((Bits)u, shuffled((Bits)u, (Bits)u, [](int lane) { return lane ^ 1; }));
-        u = top < one_bits ? u + u : u;
-        unit = top < one_bits ? 0.5f * b : b;
-        if (codes) shifts = bits_of_pairs(top);
+        const PairsBelow below = pairs_below_one(u);
+        u = chosen(below, u + u, u);
+        unit = chosen(below, 0.5f * b, b);
+        if (codes) shifts = bits_of_pairs(below);
     }
     // Of integers drawn to values each sign has its own limit.
-    constexpr bool integers = draws == Draws::sixteen && binades == Binades::one && !plain && !codes;
+    constexpr bool integers = (draws == Draws::sixteen || draws == Draws::in_sum) && binades == Binades::one && !plain && !codes;
     if (codes) u = magnitude_within(u, most);
     else if (integers) u = (Reals)smaller((Bits)u, x < 0 ? (Bits)broadcast(k.min) : (Bits)broadcast(k.max));
     else if (drawn) u = (Reals)smaller((Bits)u, (Bits)most);
     if (codes && binades == Binades::few) return code_of(k, table, u);
     const Bits field = binade_of<binades>(k, u);
+    // Of integers drawn in a sum with the sign of x: zero gets none.
+    if constexpr (integers && draws == Draws::in_sum) {
+        const Bits sign = x & sign_bit;
+        const Reals m = (Reals)((Bits)added_with_draws(k, field) | sign);
+        const Reals value = (with_draw(cut_sum((Reals)((Bits)u | sign), m), read<Naturals>(q.draws + i)) - m) * unit;
+        return (Bits)(scaling == Scaling::two_levels ? value * q.outer : value);
+    }
     Rounded r;
     if constexpr (drawn) r = round_drawn<draws>(k, field, u, read<Naturals>(q.draws + i));
     else r = round_to_nearest(k, field, u);
@@ -403,12 +454,10 @@ inline void round_pairs_together(const Constants& k, const VectorRounding& q, i6
     for (i64 v = 0; v < count; ++v) u[v] = scaled_magnitude<per, Scaling::powers>(q, i + v * vector, a[v]);
 #pragma GCC unroll 8
     for (i64 v = 0; v < count; ++v) {
-        // Compared as floats: of integers GCC makes a minimum and a comparison.
-        const Reals top = (Reals)larger((Bits)u[v], shuffled((Bits)u[v], (Bits)u[v], [](int lane) { return lane ^ 1; }));
-        const Bits below = top < broadcast(1.0f);
+        const PairsBelow below = pairs_below_one(u[v]);
         const Reals wide = (Reals)step * b[v];
-        grid[v] = below ? 0.5f * wide : wide;
-        u[v] *= below ? twice : inverse;
+        grid[v] = chosen(below, 0.5f * wide, wide);
+        u[v] *= chosen(below, twice, inverse);
     }
 #pragma GCC unroll 8
     for (i64 v = 0; v < count; ++v) steps[v] = __builtin_convertvector((Reals)smaller((Bits)u[v], most), Bits);
