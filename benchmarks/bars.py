@@ -123,6 +123,11 @@ def _dense_bar(row: Row, isa: str) -> float | None:
     return 1.8
 
 
+def _even_odd_bar(row: Row, isa: str) -> float | None:
+    # Rows of other operators are compared by time alone.
+    return 1.7 if "times_fewer_applications" in row and row["kind"].endswith("even-odd") else None
+
+
 def _all_reduce_bar(link: str, bars: Mapping[str, float]) -> Callable[[Row, str], float | None]:
     return lambda row, isa: bars.get(row["codec"]) if (row["ranks"], row["link"]) == (4, link) else None
 
@@ -208,7 +213,14 @@ BARS: dict[str, tuple[Bar, ...]] = {
             lambda r: f"conjugate gradients, {r['side']}^3, {r['precision']}",
         ),
     ),
-    "solve_wilson": (),
+    "solve_wilson": (
+        Bar(
+            "times fewer applications",
+            _of("times_fewer_applications"),
+            _even_odd_bar,
+            lambda r: str(r["kind"]),
+        ),
+    ),
     "all_reduce": (
         Bar(
             "times gloo's float32, loopback",

@@ -11,7 +11,8 @@ from tests.native.definition import differences
 
 SEED = 11
 LINE = 1040  # whole runs of 32 values, and one of 16
-# Elements with room for a draw below their last bit, with just that and without, in one binade and in many; each kind of scale.
+# Elements with room for a draw below their last bit, with just that and without, in one binade and in many;
+# each kind of scale.
 DRAWN = (
     "mxfp8_e4m3",
     "mxfp8_e5m2",
@@ -33,8 +34,8 @@ DRAWN = (
     "bdr(m=8,d1=8,k1=16,d2=1,k2=2)",
 )
 
-# The elements, with the bits of a significand behind its point and exponents from the least to the largest that they have, or
-# of pairs those of one kind, where blocks have scales of one.
+# The elements, with the bits of a significand behind its point and exponents from the least
+# to the largest that they have, or of pairs those of one kind, where blocks have scales of one.
 BOUNDS = (
     ("mxfp8_e4m3", 3, -6, 8),
     ("mxfp8_e5m2", 2, -14, 15),
