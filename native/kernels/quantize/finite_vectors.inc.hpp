@@ -15,8 +15,8 @@ using numbers::Bits, numbers::Reals, numbers::binade, numbers::bits_of, numbers:
 using packing::Joining, packing::join, packing::joined, packing::joined_bytes;
 using rounding::Constants;
 using vector_rounding::BinadeTable, vector_rounding::Binades, vector_rounding::Draws, vector_rounding::Result,
-    vector_rounding::Scaling, vector_rounding::VectorRounding, vector_rounding::ask, vector_rounding::binade_table, vector_rounding::cuts_sums,
-    vector_rounding::block_of, vector_rounding::draws_of, vector_rounding::has_few_binades, vector_rounding::is_wide,
+    vector_rounding::Scaling, vector_rounding::VectorRounding, vector_rounding::ask, vector_rounding::binade_table,
+    vector_rounding::block_of, vector_rounding::cuts_sums, vector_rounding::draws_of, vector_rounding::has_few_binades, vector_rounding::is_wide,
     vector_rounding::limited, vector_rounding::numbers_of_spinors, vector_rounding::own, vector_rounding::round_to_nearest,
     vector_rounding::round_together, vector_rounding::round_vector, vector_rounding::shift_of_pairs,
     vector_rounding::values_beyond, vector_rounding::whole;

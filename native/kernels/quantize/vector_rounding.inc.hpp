@@ -319,7 +319,7 @@ inline u32 bits_of_pairs(PairsBelow below) {
 }  // namespace
 
 // Asks for the line of the cache that is rounded later, as far as the second level: the nearest may be too small for
-// tiles that wait beside those at work. Without stores past the caches for the room of its results.
+// tiles that wait beside those at work. Without stores past the caches, for the room of its results too.
 // Always inlined: of a function that only prefetches GCC says that it has no effect, and drops its calls.
 template <Result result>
 __attribute__((always_inline)) inline void ask(const VectorRounding& q, i64 i) {
@@ -335,7 +335,7 @@ inline Bits round_pairs(const Constants& k, Bits x, Reals u, Reals b, Naturals d
     constexpr bool codes = result != Result::values;
     const PairsBelow below = pairs_below_one(u);
     if (codes) shifts = bits_of_pairs(below);
-    // Values are rounded together; see round_pairs_together.
+    // Codes; values are rounded together: see round_pairs_together.
     if constexpr (draws == Draws::sixteen) {
         const Reals inverse = (Reals)broadcast((254 + 16 + k.m - k.emin_field) << 23), most = inverse * k.max;
         const Bits within = smaller((Bits)(u * chosen(below, inverse + inverse, inverse)), (Bits)most);
@@ -378,7 +378,7 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
     if constexpr (pairs && draws != Draws::any)
         return round_pairs<result, draws>(k, x, u, b, drawn ? read<Naturals>(q.draws + i) : Naturals{}, shifts);
     if (pairs) {
-        // A pair below one shifts by one: each lane beside its neighbour is one permutation.
+        // A pair below one shifts by one.
         const PairsBelow below = pairs_below_one(u);
         u = chosen(below, u + u, u);
         unit = chosen(below, 0.5f * b, b);
