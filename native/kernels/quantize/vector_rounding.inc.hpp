@@ -190,8 +190,10 @@ inline Draws draws_of(const Constants& k, bool drawn, Scaling scaling) {
     const bool small = k.random_bits == 16 && k.m <= (one && k.limit_above == k.limit_below ? 14 : 13);
     const i32 step = k.emin_bits - (k.m << 23), least_step = scaling == Scaling::powers ? one_bits - 21 * binade : one_bits;
     const bool exact = !one || (least_step <= step && step <= one_bits);
-    if (cuts_sums && drawn && k.random_bits == 16 && k.m <= 6 && binades != Binades::same) return Draws::in_sum;
-    return !drawn ? Draws::none : small && exact && binades != Binades::same ? Draws::sixteen : Draws::any;
+    if (!drawn) return Draws::none;
+    if (binades == Binades::same) return Draws::any;
+    if (cuts_sums && k.random_bits == 16 && k.m <= 6) return Draws::in_sum;
+    return small && exact ? Draws::sixteen : Draws::any;
 }
 
 // Whether draws of `sixteen` bits are added to values in binades of float32 itself: below the last bit that is kept there is room
@@ -230,11 +232,15 @@ inline Reals cut_sum(Reals u, Reals m) {
 #endif
 }
 
-// Of such a sum with 16 bits behind the point: a draw is added, and those bits are cut. A carry out of the fraction is 2 M.
-inline Reals with_draw(Reals sum, Naturals draws) { return (Reals)(((Naturals)sum + draws) & 0xffff0000u); }
-
 // What is added to |u| in its binade, to have a sum with 16 bits behind the point.
 inline Reals added_with_draws(const Constants& k, Bits field) { return (Reals)((Naturals)field + static_cast<u32>((k.drop - 16) << 23)); }
+
+// u, drawn by that sum with m: a draw is added, and the bits behind the point are cut. A carry out of the fraction is 2 M. With the
+// sign of both the value has it too, but for zero.
+inline Rounded round_in_sum(Reals u, Reals m, Naturals draws) {
+    const Reals sum = (Reals)(((Naturals)cut_sum(u, m) + draws) & 0xffff0000u);
+    return {((Bits)sum - (Bits)m) >> 16, sum - m};
+}
 
 // Up or down by a draw of B bits: the fraction of a step that is dropped, cut to B bits, and the draw together reach one.
 template <Draws drawn>
@@ -246,10 +252,7 @@ inline Rounded round_drawn(const Constants& k, Bits field, Reals u, Naturals dra
         const Bits steps = (Bits)((Naturals)steps_of(k, field, u) + draws) >> 16;
         return {steps, __builtin_convertvector(steps, Reals) * step};
     }
-    if constexpr (drawn == Draws::in_sum) {
-        const Reals m = added_with_draws(k, field), sum = with_draw(cut_sum(u, m), draws);
-        return {((Bits)sum - (Bits)m) >> 16, sum - m};
-    }
+    if constexpr (drawn == Draws::in_sum) return round_in_sum(u, added_with_draws(k, field), draws);
     const Reals inverse = (Reals)((static_cast<u32>(254 + k.m + k.random_bits) << 23) - (Naturals)field);
     // Else in two parts. What is left of u above the value below it is exact: a multiple of its own last bit, less than a
     // step.
@@ -341,16 +344,16 @@ inline Bits round_pairs(const Constants& k, Bits x, Reals u, Reals b, Naturals d
         const Bits within = smaller((Bits)(u * chosen(below, inverse + inverse, inverse)), (Bits)most);
         return (Bits)((Naturals)__builtin_convertvector((Reals)within, Bits) + drawn) >> 16;
     }
+    const Reals most = broadcast(k.max), limit = chosen(below, 0.5f * most, most);
     if constexpr (draws == Draws::in_sum) {
-        const Reals wide = added_with_draws(k, broadcast(k.emin_bits)), m = chosen(below, (Reals)((Bits)wide - binade), wide);
-        const Reals most = broadcast(k.max), limit = chosen(below, 0.5f * most, most);
-        const Reals sum = with_draw(cut_sum((Reals)smaller((Bits)u, (Bits)limit), m), drawn);
-        return codes ? ((Bits)sum - (Bits)m) >> 16 : (Bits)signed_product(sum - m, x, b);
+        const Reals added = added_with_draws(k, broadcast(k.emin_bits)), m = chosen(below, (Reals)((Bits)added - binade), added);
+        const Rounded r = round_in_sum((Reals)smaller((Bits)u, (Bits)limit), m, drawn);
+        return codes ? r.steps : (Bits)signed_product(r.value, x, b);
     }
     const Bits added = broadcast(k.emin_bits + (k.drop << 23));
-    const Reals m = chosen(below, (Reals)(added - binade), (Reals)added), sum = u + m, most = broadcast(k.max);
+    const Reals m = chosen(below, (Reals)(added - binade), (Reals)added), sum = u + m;
     if (codes) return smaller((Bits)sum - (Bits)m, broadcast(k.limit_above));
-    const Reals value = sum - m, limit = chosen(below, 0.5f * most, most);
+    const Reals value = sum - m;
     return (Bits)signed_product(value < limit ? value : limit, x, b);
 }
 
@@ -391,15 +394,12 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
     else if (drawn) u = (Reals)smaller((Bits)u, (Bits)most);
     if (codes && binades == Binades::few) return code_of(k, table, u);
     const Bits field = binade_of<binades>(k, u);
-    // Of integers drawn in a sum with the sign of x: zero gets none.
-    if constexpr (integers && draws == Draws::in_sum) {
-        const Bits sign = x & sign_bit;
-        const Reals m = (Reals)((Bits)added_with_draws(k, field) | sign);
-        const Reals value = (with_draw(cut_sum((Reals)((Bits)u | sign), m), read<Naturals>(q.draws + i)) - m) * unit;
-        return (Bits)(scaling == Scaling::two_levels ? value * q.outer : value);
-    }
+    // Integers are drawn in a sum with the sign of x: zero gets none.
+    constexpr bool signed_sum = integers && draws == Draws::in_sum;
+    const Bits sign = x & sign_bit;
     Rounded r;
-    if constexpr (drawn) r = round_drawn<draws>(k, field, u, read<Naturals>(q.draws + i));
+    if constexpr (signed_sum) r = round_in_sum((Reals)((Bits)u | sign), (Reals)((Bits)added_with_draws(k, field) | sign), read<Naturals>(q.draws + i));
+    else if constexpr (drawn) r = round_drawn<draws>(k, field, u, read<Naturals>(q.draws + i));
     else r = round_to_nearest(k, field, u);
     if (codes) {
         // The code counts steps: those of the binades below that of u, and its own.
@@ -409,7 +409,9 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
         return plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
     }
     Reals value;
-    if constexpr (draws == Draws::sixteen && binades == Binades::one) {
+    if constexpr (signed_sum) {
+        value = r.value * unit;
+    } else if constexpr (draws == Draws::sixteen && binades == Binades::one) {
         // Integers have their signs as counts of steps: one instruction, and zero gets none.
         const Reals step = (Reals)(field - (k.m << 23)), count = __builtin_convertvector(integers ? with_signs(r.steps, x) : r.steps, Reals);
         // Of a block the step times the scale is made once. Scales of single values may be too small for that.
