@@ -46,7 +46,9 @@ template <i64 per, Result result, bool plain, Binades binades, Scaling scaling, 
 void round_vectors(const Constants& given, const VectorRounding& given_rounding) {
     const Constants k = given;
     const VectorRounding q = given_rounding;
-    const bool to_max = !infinite && (draws != Draws::none ? k.limit_above == k.limit_below : plain && result != Result::values);
+    const bool to_max = !infinite && (result == Result::packed  ? k.limit_below <= k.limit_above
+                                      : draws != Draws::none ? k.limit_above == k.limit_below
+                                                             : plain && result != Result::values);
     const Reals most = broadcast(to_max ? k.max : float_of((bits_of(k.max) & exponent_mask) + binade));
     const BinadeTable table = binade_table(k);
     constexpr bool together = plain && !infinite && result == Result::values && draws == Draws::sixteen &&

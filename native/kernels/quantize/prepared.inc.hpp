@@ -79,7 +79,7 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         .joins = false,
         .tile = tile,
         .joining = {},
-        .scale_joining = f.scales == Scales::none ? Joining{} : joining_of(f.scale_bits, Sign::none, false),
+        .scale_joining = f.scales == Scales::none ? Joining{} : joining_of(f.scale_bits),
     };
     // A table has no grid, and only real scales are rounded to one.
     if (!f.tabled) p.element = constants_of(f.grid, f.overflow, p.stochastic ? f.random_bits : 16);
@@ -103,7 +103,9 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
     // Codes of other widths go through a buffer.
     const i32 bits = bits_of_element(f);
     p.joins = (p.in_vectors || p.unscaled) && !p.values && (bits <= 8 || bits == 16);
-    if (p.joins) p.joining = joining_of(bits, f.grid.sign, f.grid.signed_zero);
+    // The code of infinity follows that of the largest value.
+    const bool infinite = f.overflow == Overflow::inf;
+    if (p.joins) p.joining = joining_of(bits, f.grid.sign, f.grid.signed_zero, infinite ? -1 : f.grid.limit_above, infinite ? -1 : f.grid.limit_below);
     return p;
 }
 

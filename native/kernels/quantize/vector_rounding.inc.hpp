@@ -92,6 +92,19 @@ inline Bits binade_of(const Constants& k, Reals u) {
 
 }  // namespace
 
+namespace {  // of this file alone
+
+// The count in the fraction of a sum. Packing with VBMI takes its lowest bytes, or words, and no instruction is needed here.
+inline Bits in_fraction(Bits sum) {
+#if defined(__AVX512VBMI__)
+    return sum;
+#else
+    return sum & (binade - 1);
+#endif
+}
+
+}  // namespace
+
 // |u| rounded, as a multiple of the step of its binade and as the value. With M = 2^(s+23), where the values of u's
 // binade are multiples of 2^s, the sum u + M lies in [M, 2M), where float32 itself holds multiples of 2^s only. That
 // needs M within float32 (Grid::rounds_by_addition) and no contraction or reassociation by the compiler. Far beyond the largest value
@@ -101,27 +114,29 @@ struct Rounded {
     Reals value;
 };
 
+inline Naturals added_to_nearest(const Constants& k, Bits field) { return (Naturals)field + static_cast<u32>(k.drop << 23); }
+
 inline Rounded round_to_nearest(const Constants& k, Bits field, Reals u) {
-    const Naturals m = (Naturals)field + static_cast<u32>(k.drop << 23);
+    const Naturals m = added_to_nearest(k, field);
     const Reals sum = u + (Reals)m;
     return {(Bits)((Naturals)sum - m), sum - (Reals)m};
 }
 
 #if defined(__AVX2__)
 
-// Of each binade of few what round_to_nearest adds, and what is then taken from the bits of the sum to leave the code. A
-// binade has the lane that the low bits of its exponent field say.
+// Of each binade of few what round_to_nearest adds, and the count of steps below that binade: it is even, so that ties go where they
+// went, and the fraction of the sum is the code. A binade has the lane that the low bits of its exponent field say.
 struct BinadeTable {
-    Bits added, taken;
+    Bits added;
 };
 
-inline bool has_few_binades(const Constants& k) { return (bits_of(k.max) >> 23) - k.emin_field < vector; }
+inline bool has_few_binades(const Constants& k) { return k.m > 0 && (bits_of(k.max) >> 23) - k.emin_field < vector; }
 
 inline BinadeTable binade_table(const Constants& k) {
     Bits lane{};
     for (i32 i = 0; i < vector; ++i) lane[i] = i;
-    const Bits above = (lane - k.emin_field) & static_cast<i32>(vector - 1), added = (above + (k.emin_field + k.drop)) << 23;
-    return {added, added - (above << k.m)};
+    const Bits above = (lane - k.emin_field) & static_cast<i32>(vector - 1);
+    return {((above + (k.emin_field + k.drop)) << 23) + (above << k.m)};
 }
 
 namespace {  // of this file alone
@@ -134,10 +149,10 @@ inline Bits select_lane(Bits table, Bits lanes) {
 #endif
 }
 
-// The code of u, which is not above the largest value: six instructions, where others take eight.
-inline Bits code_of(const Constants& k, const BinadeTable& t, Reals u) {
+// The sum whose fraction is the code of u, which is not above the largest value: four instructions, where others take eight.
+inline Bits sum_of(const Constants& k, const BinadeTable& t, Reals u) {
     const Bits field = (Bits)((Naturals)larger((Bits)u, broadcast(k.emin_bits)) >> 23);
-    return (Bits)(u + (Reals)select_lane(t.added, field)) - select_lane(t.taken, field);
+    return (Bits)(u + (Reals)select_lane(t.added, field));
 }
 
 }  // namespace
@@ -150,7 +165,7 @@ inline BinadeTable binade_table(const Constants&) { return {}; }
 
 namespace {  // of this file alone
 
-inline Bits code_of(const Constants&, const BinadeTable&, Reals u) { return (Bits)u; }
+inline Bits sum_of(const Constants&, const BinadeTable&, Reals u) { return (Bits)u; }
 
 }  // namespace
 
@@ -352,7 +367,7 @@ inline Bits round_pairs(const Constants& k, Bits x, Reals u, Reals b, Naturals d
     }
     const Bits added = broadcast(k.emin_bits + (k.drop << 23));
     const Reals m = chosen(below, (Reals)(added - binade), (Reals)added), sum = u + m;
-    if (codes) return smaller((Bits)sum - (Bits)m, broadcast(k.limit_above));
+    if (codes) return in_fraction((Bits)sum);
     const Reals value = sum - m;
     return (Bits)signed_product(value < limit ? value : limit, x, b);
 }
@@ -375,9 +390,10 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
         return codes ? (Bits)((Naturals)within >> k.drop) : within | (x & sign_bit);
     }
     const Bits from = from_w ? read<Bits>(q.w + i) : x;
-    // A sign goes where the magnitude is limited.
-    const Reals w = (Reals)(codes && !pairs ? from : from & magnitude_mask);
+    // A sign goes where the magnitude is limited: that of pairs at once, to be compared; their largest value is not below one.
+    const Reals w = (Reals)(codes ? from : from & magnitude_mask);
     Reals u = scaling == Scaling::powers ? w * a : w / a, unit = b;
+    if (codes && pairs) u = magnitude_within(u, most);
     if constexpr (pairs && draws != Draws::any)
         return round_pairs<result, draws>(k, x, u, b, drawn ? read<Naturals>(q.draws + i) : Naturals{}, shifts);
     if (pairs) {
@@ -392,7 +408,7 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
     if (codes) u = magnitude_within(u, most);
     else if (integers) u = (Reals)smaller((Bits)u, x < 0 ? (Bits)broadcast(k.min) : (Bits)broadcast(k.max));
     else if (drawn) u = (Reals)smaller((Bits)u, (Bits)most);
-    if (codes && binades == Binades::few) return code_of(k, table, u);
+    if (codes && binades == Binades::few) return in_fraction(sum_of(k, table, u));
     const Bits field = binade_of<binades>(k, u);
     // Integers are drawn in a sum with the sign of x: zero gets none.
     constexpr bool signed_sum = integers && draws == Draws::in_sum;
@@ -400,12 +416,13 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
     Rounded r;
     if constexpr (signed_sum) r = round_in_sum((Reals)((Bits)u | sign), (Reals)((Bits)added_with_draws(k, field) | sign), read<Naturals>(q.draws + i));
     else if constexpr (drawn) r = round_drawn<draws>(k, field, u, read<Naturals>(q.draws + i));
+    else if constexpr (result == Result::packed && binades == Binades::one) return in_fraction((Bits)(u + (Reals)added_to_nearest(k, field)));
     else r = round_to_nearest(k, field, u);
     if (codes) {
         // The code counts steps: those of the binades below that of u, and its own.
         const Bits c = binades == Binades::one ? r.steps : ((field - k.emin_bits) >> k.drop) + r.steps;
+        if (result == Result::packed) return c;
         const Bits within = plain || infinite ? c : smaller(c, x < 0 ? broadcast(k.limit_below) : broadcast(k.limit_above));
-        if (result == Result::packed) return within;
         return plain ? within | (x >> 31 & k.sign_mask) : with_sign(k, within, x);
     }
     Reals value;

@@ -17,13 +17,14 @@ namespace {  // of this file alone
 using Bytes = u8 __attribute__((vector_size(vector_bytes)));
 using SignedBytes = signed char __attribute__((vector_size(vector_bytes)));
 using Quarters = u8 __attribute__((vector_size(vector_bytes / 4)));
-using Halves = u16 __attribute__((vector_size(vector_bytes / 2)));
+using Words = u16 __attribute__((vector_size(vector_bytes)));
+using SignedWords = short __attribute__((vector_size(vector_bytes)));
 using Longs = i64 __attribute__((vector_size(vector_bytes)));
 
 #if defined(__AVX2__)
 
-// Eight codes of b bits lie in the first b bytes of 8: which byte goes where, so that nothing is between them. Shuffles of
-// VBMI close the whole register, older ones each 16 bytes by themselves.
+// Eight codes of b bits lie in the first b bytes of 8: which byte goes where, so that nothing is between them. Two codes of four bits
+// are a byte of 16 bits. Shuffles of VBMI close the whole register, older ones each 16 bytes by themselves.
 struct Places {
     alignas(64) u8 of_width[8][vector_bytes];
 };
@@ -40,17 +41,31 @@ constexpr Places places_of_bytes() {
         for (int i = 0; i < vector_bytes; ++i) {
             const int within = i % closed_bytes;
             // Bytes beyond the codes: of no importance, but a shuffle may not read outside.
-            p.of_width[bits][i] = static_cast<u8>(within < closed_bytes / 8 * bits ? within / bits * 8 + within % bits : 0);
+            const int from = bits == 4 ? 2 * within : within / bits * 8 + within % bits;
+            p.of_width[bits][i] = static_cast<u8>(within < closed_bytes / 8 * bits ? from : 0);
         }
     return p;
 }
 
 constexpr Places places = places_of_bytes();
 
-// Four vectors as bytes: numbers below 256 as they are, all others by saturation, which keeps their signs. Packing works
-// within 16 bytes, so that one permutation of fours puts the bytes in order: four instructions for four vectors, where
-// narrowing takes two for each.
-#if defined(__AVX512F__)
+#endif
+
+// Four vectors as bytes: numbers of at most 15 bits, which saturate at 255. Packing works within 16 bytes, so that one permutation of
+// fours puts the bytes in order: four instructions for four vectors, where narrowing takes two for each. VBMI takes the lowest byte
+// of each number, and puts it in its place.
+#if defined(__AVX512VBMI__)
+inline Bytes bytes_at(const Bits* c, u8 byte) {
+    alignas(64) u8 taken[64];
+    for (u8 i = 0; i < 64; ++i) taken[i] = static_cast<u8>(4 * (i % 32) + byte);
+    const __m512i order = _mm512_load_si512(taken);
+    const __m512i low = _mm512_permutex2var_epi8((__m512i)c[0], order, (__m512i)c[1]), high = _mm512_permutex2var_epi8((__m512i)c[2], order, (__m512i)c[3]);
+    return (Bytes)_mm512_mask_blend_epi64(0xf0, low, high);
+}
+inline Bytes packed_bytes(const Bits* c) { return bytes_at(c, 0); }
+inline Bytes packed_signs(const Bits* x) { return bytes_at(x, 3); }
+inline Bytes in_order(Bytes b) { return b; }
+#elif defined(__AVX512F__)
 inline Bytes packed_bytes(const Bits* c) {
     const __m512i low = _mm512_packs_epi32((__m512i)c[0], (__m512i)c[1]), high = _mm512_packs_epi32((__m512i)c[2], (__m512i)c[3]);
     return (Bytes)_mm512_packus_epi16(low, high);
@@ -63,7 +78,7 @@ inline Bytes in_order(Bytes b) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     return (Bytes)_mm512_permutexvar_epi32(order, (__m512i)b);
 }
-#else
+#elif defined(__AVX2__)
 inline Bytes packed_bytes(const Bits* c) {
     const __m256i low = _mm256_packs_epi32((__m256i)c[0], (__m256i)c[1]), high = _mm256_packs_epi32((__m256i)c[2], (__m256i)c[3]);
     return (Bytes)_mm256_packus_epi16(low, high);
@@ -73,10 +88,7 @@ inline Bytes packed_signs(const Bits* x) {
     return (Bytes)_mm256_packs_epi16(low, high);
 }
 inline Bytes in_order(Bytes b) { return (Bytes)_mm256_permutevar8x32_epi32((__m256i)b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); }
-#endif
-
 #else
-
 inline Bytes packed_bytes(const Bits* c) {
     Bytes b{};
     for (i64 v = 0; v < 4; ++v)
@@ -90,17 +102,68 @@ inline Bytes packed_signs(const Bits* x) {
     return b;
 }
 inline Bytes in_order(Bytes b) { return b; }
-
 #endif
+
+// Two vectors of numbers below 2^16 as words; of AVX-512 their lower words, whatever is above.
+#if defined(__AVX512F__)
+inline Words words_at(const Bits* c, u16 word) {
+    alignas(64) u16 taken[32];
+    for (u16 i = 0; i < 32; ++i) taken[i] = static_cast<u16>(2 * i + word);
+    return (Words)_mm512_permutex2var_epi16((__m512i)c[0], _mm512_load_si512(taken), (__m512i)c[1]);
+}
+inline Words packed_words(const Bits* c) { return words_at(c, 0); }
+inline Words words_of_signs(const Bits* x) { return words_at(x, 1); }
+#elif defined(__AVX2__)
+// Two instructions, where narrowing takes three for each; packing works within 16 bytes.
+inline Words packed_words(const Bits* c) {
+    return (Words)_mm256_permute4x64_epi64(_mm256_packus_epi32((__m256i)c[0], (__m256i)c[1]), 0xd8);
+}
+inline Words words_of_signs(const Bits* x) {
+    return (Words)_mm256_permute4x64_epi64(_mm256_packs_epi32((__m256i)x[0], (__m256i)x[1]), 0xd8);
+}
+#else
+inline Words packed_words(const Bits* c) {
+    Words w{};
+    for (i64 v = 0; v < 2; ++v)
+        for (i64 i = 0; i < vector; ++i) w[v * vector + i] = static_cast<u16>(c[v][i]);
+    return w;
+}
+inline Words words_of_signs(const Bits* x) {
+    Words w{};
+    for (i64 v = 0; v < 2; ++v)
+        for (i64 i = 0; i < vector; ++i) w[v * vector + i] = static_cast<u16>(x[v][i] >> 16);
+    return w;
+}
+#endif
+
+}  // namespace
+
+// What turns magnitudes into codes, in each byte or word.
+template <class Lanes>
+struct Coding {
+    Lanes above, below;      // the limits above and below zero
+    Lanes sign_bit, in_use;  // of a code
+};
+
+namespace {  // of this file alone
+
+template <class Lanes, class Lane>
+inline Coding<Lanes> coding_of(i32 bits, i32 above, i32 below) {
+    const Lane of_above = static_cast<Lane>(above), of_below = static_cast<Lane>(below);
+    const Lane sign_bit = static_cast<Lane>(1 << (bits - 1)), in_use = static_cast<Lane>((1 << bits) - 1);
+    return {Lanes{} + of_above, Lanes{} + of_below, Lanes{} + sign_bit, Lanes{} + in_use};
+}
 
 }  // namespace
 
 // What joins codes of one width; of a loop, made once before it.
 struct Joining {
     i32 bits;
-    Sign sign;        // of magnitudes that join_signed takes
-    bool minus_zero;  // whether a magnitude of zero keeps its sign
-    Bytes sign_bits;  // of codes of at most eight bits, where the sign is one
+    Sign sign;           // of magnitudes that are joined with signs
+    bool minus_zero;     // whether a magnitude of zero keeps its sign
+    bool symmetric;      // whether the limits of both signs are one
+    Coding<Bytes> bytes;  // of at most eight bits
+    Coding<Words> words;  // of sixteen
 #if defined(__AVX2__)
     Bits pairs, fours;  // 1 and 2^b beside each other in 16 bits, 1 and 2^2b in 32: products with them, added, join two
     Bits up, down;      // shifts that push the lower four codes of 64 bits against the upper four, and both down
@@ -108,12 +171,12 @@ struct Joining {
 #endif
 };
 
-// For 1 to 8 bits, or 16.
-inline Joining joining_of(i32 bits, Sign sign, bool minus_zero) {
+// For 1 to 8 bits, or 16. Magnitudes beyond the limits above and below zero are joined as those.
+inline Joining joining_of(i32 bits, Sign sign, bool minus_zero, i32 above, i32 below) {
     Joining j{};
-    j.bits = bits, j.sign = sign, j.minus_zero = minus_zero;
-    const u8 sign_bit = static_cast<u8>(bits <= 8 ? 1 << (bits - 1) : 0);
-    j.sign_bits = Bytes{} + sign_bit;
+    j.bits = bits, j.sign = sign, j.minus_zero = minus_zero, j.symmetric = above == below;
+    if (bits <= 8) j.bytes = coding_of<Bytes, u8>(bits, above, below);
+    else j.words = coding_of<Words, u16>(bits, above, below);
 #if defined(__AVX2__)
     if (bits < 8) {
         j.pairs = broadcast(static_cast<i32>(0x10001u * (1u | 1u << (8 + bits))));
@@ -125,6 +188,9 @@ inline Joining joining_of(i32 bits, Sign sign, bool minus_zero) {
     return j;
 }
 
+// For codes that are there.
+inline Joining joining_of(i32 bits) { return joining_of(bits, Sign::none, false, -1, -1); }
+
 namespace {  // of this file alone
 
 // From bytes to codes without a gap, at `out`; bytes up to `joined` from there on may be overwritten.
@@ -133,6 +199,14 @@ inline void close_gaps(const Joining& j, Bytes codes, u8* out) {
     // Products of unsigned by signed bytes: 2^7 is unsigned, and a code of at most seven bits is not negative. Sums stay
     // below 2^14, so that nothing saturates.
     const __m512i pairs = _mm512_maddubs_epi16((__m512i)j.pairs, (__m512i)codes);
+    if (j.bits == 4) {
+#if defined(__AVX512VBMI__)
+        write(out, _mm512_permutexvar_epi8((__m512i)j.places, pairs));
+#else
+        write(out, _mm512_cvtepi16_epi8(pairs));
+#endif
+        return;
+    }
     const __m512i fours = _mm512_madd_epi16(pairs, (__m512i)j.fours);
     const __m512i eights = _mm512_srlv_epi64(_mm512_sllv_epi32(fours, (__m512i)j.up), (__m512i)j.down);
 #if defined(__AVX512VBMI__)
@@ -147,6 +221,11 @@ inline void close_gaps(const Joining& j, Bytes codes, u8* out) {
 #endif
 #elif defined(__AVX2__)
     const __m256i pairs = _mm256_maddubs_epi16((__m256i)j.pairs, (__m256i)codes);
+    if (j.bits == 4) {
+        const __m256i closed = _mm256_permute4x64_epi64(_mm256_packus_epi16(pairs, pairs), 0x08);
+        write(out, _mm256_castsi256_si128(closed));
+        return;
+    }
     const __m256i fours = _mm256_madd_epi16(pairs, (__m256i)j.fours);
     const __m256i eights = _mm256_srlv_epi64(_mm256_sllv_epi32(fours, (__m256i)j.up), (__m256i)j.down);
     const __m256i closed = _mm256_shuffle_epi8(eights, (__m256i)j.places);
@@ -171,38 +250,17 @@ inline void close_gaps(const Joining& j, Bytes codes, u8* out) {
 
 namespace {  // of this file alone
 
-// The codes of magnitudes, given bytes with the signs of the inputs: a quarter of the instructions that 32-bit numbers take.
-inline Bytes with_signs(const Joining& j, Bytes magnitudes, Bytes signs) {
-    // All ones in bytes of negative inputs; the rest is counted without signs, in which 128 does not overflow.
-    const SignedBytes c = (SignedBytes)magnitudes, negative = (SignedBytes)signs < 0;
-    if (j.sign == Sign::none) return magnitudes;
-    // A variable, because GCC with its sanitizers takes the cast alone for an int.
-    const u8 in_use = static_cast<u8>((1 << j.bits) - 1);
-    if (j.sign == Sign::twos_complement) return ((magnitudes ^ (Bytes)negative) - (Bytes)negative) & in_use;
-    const Bytes top = (Bytes)negative & j.sign_bits;
-    return magnitudes | (j.minus_zero ? top : top & (Bytes)(c != 0));
-}
-
-inline Bits with_signs(const Joining& j, Bits c, Bits x) {
-    const Bits negative = x >> 31;
+// The codes of magnitudes, given lanes with the signs of the inputs: a fraction of the instructions that 32-bit numbers take.
+template <class Signed, class Lanes>
+inline Lanes with_signs(const Joining& j, const Coding<Lanes>& coding, Lanes magnitudes, Lanes signs) {
+    const auto negative = (Signed)signs < 0;
+    const Lanes limit = j.symmetric ? coding.above : negative ? coding.below : coding.above;
+    const Lanes c = magnitudes < limit ? magnitudes : limit;
     if (j.sign == Sign::none) return c;
-    if (j.sign == Sign::twos_complement) return (c ^ negative) - negative;
-    return c | (negative & (1 << (j.bits - 1)) & (j.minus_zero ? broadcast(-1) : c != 0));
-}
-
-}  // namespace
-
-namespace {  // of this file alone
-
-// Two vectors of numbers below 2^16 as words.
-__attribute__((always_inline)) inline void write_words(const Bits* c, u8* out) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-    // Two instructions, where narrowing takes three for each; packing works within 16 bytes.
-    const __m256i words = _mm256_packus_epi32((__m256i)c[0], (__m256i)c[1]);
-    write(out, _mm256_permute4x64_epi64(words, 0xd8));
-#else
-    for (i64 v = 0; v < 2; ++v) write(out + 2 * v * vector, __builtin_convertvector(c[v], Halves));
-#endif
+    // Counted without signs, in which 128 does not overflow.
+    if (j.sign == Sign::twos_complement) return (negative ? Lanes{} - c : c) & coding.in_use;
+    if (j.minus_zero) return negative ? c | coding.sign_bit : c;
+    return (Lanes)(c != 0) & (Lanes)negative ? c | coding.sign_bit : c;
 }
 
 }  // namespace
@@ -214,15 +272,15 @@ inline i64 joined_bytes(const Joining& j) { return j.bits == 16 ? 2 * joined : j
 // Inlined, so that four vectors stay in registers.
 __attribute__((always_inline)) inline void join(const Joining& j, const Bits* c, const Bits* x, u8* out) {
     if (j.bits == 16) {
-        Bits codes[4];
 #pragma GCC unroll 4
-        for (i64 v = 0; v < 4; ++v) codes[v] = x ? with_signs(j, c[v], x[v]) & 0xffff : c[v];
-#pragma GCC unroll 4
-        for (i64 v = 0; v < 4; v += 2) write_words(codes + v, out + 2 * v * vector);
+        for (i64 v = 0; v < 4; v += 2) {
+            const Words words = packed_words(c + v);
+            write(out + 2 * v * vector, x ? with_signs<SignedWords>(j, j.words, words, words_of_signs(x + v)) : words);
+        }
         return;
     }
     const Bytes magnitudes = packed_bytes(c);
-    const Bytes codes = in_order(x ? with_signs(j, magnitudes, packed_signs(x)) : magnitudes);
+    const Bytes codes = in_order(x ? with_signs<SignedBytes>(j, j.bytes, magnitudes, packed_signs(x)) : magnitudes);
     if (j.bits == 8)
         write(out, codes);
     else
@@ -304,7 +362,7 @@ inline void pack(const Joining& j, const i32* __restrict codes, i64 n, u8* __res
 
 // The same for codes of `bits` bits.
 inline void pack(const i32* __restrict codes, i64 n, i32 bits, u8* __restrict line, i64 first) {
-    pack(joining_of(bits, Sign::none, false), codes, n, line, first);
+    pack(joining_of(bits), codes, n, line, first);
 }
 
 }  // namespace packing
