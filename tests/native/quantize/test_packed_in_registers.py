@@ -33,6 +33,8 @@ FORMATS = cases.BLOCKED + tuple(
         "block(element=int(7),scale=e8m0,size=32)",
         "block(element=int(16),scale=e8m0,size=16)",
         "block(element=float(e=2,m=2),scale=fp32,size=32)",
+        "block(element=float(e=3,m=0),scale=e8m0,size=32)",
+        "block(element=float(e=2,m=13),scale=e8m0,size=16)",
         "block(element=int(5),scale=e8m0,size=48)",
         "block(element=int(8),scale=e8m0,size=64)",
         "block(element=int(8),scale=e8m0,size=channel)",
