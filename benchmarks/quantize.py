@@ -1,10 +1,13 @@
 """How far are rounding, packing and unpacking from the speed of memory, and from their peers?
 
 Limit: torch copying the float32 array into one that is there already, 4 bytes read and 4 written for each
-value; for packing and unpacking that rate times the bytes they move. What has one scale for the whole array
-has to read it once more before it rounds: to its limit the time of torch's sum of the array is added. Results
-go to memory that is there already. Peers, where they are installed: torchao's to_mx, torch's own casts,
-ml_dtypes, gfloat. All in one process, all formats in turns, with a copy before and after each call, medians.
+value; for packing and unpacking that rate times the bytes they move. Memory reads and writes side by side,
+and bytes that go one way alone can take longer: nothing packs faster than torch sums the array, or unpacks
+faster than it is filled, and where that takes longer it is the limit. What has one scale for the whole
+array has to read it once more before it rounds: to its limit the time of that sum is added. Results go to
+memory that is there already. Peers, where they are installed: torchao's to_mx, torch's own casts,
+ml_dtypes, gfloat. All in one process, all formats in turns, with a copy before and after each call,
+medians.
 
     python benchmarks/quantize.py [--mebibytes 256] [--rounds 7] [--formats mxfp4,mx9] [--device cuda]
         [--json FILE]
@@ -15,9 +18,11 @@ through torch.compile, and results go to new memory, which torch keeps ready.
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import warnings
 from collections.abc import Callable, Sequence
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -88,6 +93,23 @@ def peers(name: str, x: torch.Tensor) -> tuple[Calls, dict[str, int]]:
     return calls, parts
 
 
+def fill(y: torch.Tensor) -> None:
+    """Write an array by as many calls of C's memset side by side as torch has threads."""
+    parts = y.flatten().view(torch.uint8).chunk(torch.get_num_threads())
+    # Not zero: of lines of zeros some CPUs write twice as many.
+    calls = [Thread(target=ctypes.memset, args=(part.data_ptr(), 0x3F, part.numel())) for part in parts]
+    for call in calls:
+        call.start()
+    for call in calls:
+        call.join()
+
+
+def one_way(x: torch.Tensor, y: torch.Tensor) -> Calls:
+    """Return what reads all of an array, and what writes all of one."""
+    by_bytes = {"memset": lambda: fill(y)} if y.is_cpu else {}
+    return {"read": x.sum, "write": lambda: y.fill_(1.5), **by_bytes}
+
+
 def on_cpu(x: torch.Tensor, y: torch.Tensor, q: fb.NarrowTensor) -> Calls:
     """Return our calls, into memory that is there already."""
     fmt = q.format
@@ -115,26 +137,33 @@ def measure(names: Sequence[str], x: torch.Tensor, y: torch.Tensor, rounds: int)
     """Return rates, and ratios to the limit and to each peer; a round takes each call of each format once."""
     packed = {name: fb.quantize(x, name) for name in names}
     others = {name: peers(name, x) for name in names}
-    calls: dict[tuple[str, str], Callable[[], Any]] = {("", "read"): x.sum}
+    calls: dict[tuple[str, str], Callable[[], Any]] = {("", way): c for way, c in one_way(x, y).items()}
     for name, q in packed.items():
         own = on_cpu(x, y, q) if x.is_cpu else on_gpu(x, q)
         calls |= {(name, what): call for what, call in (own | others[name][0]).items()}
     copy, copies = beside(lambda: y.copy_(x), calls, rounds)  # a time, and the others in times of it
     whole = x.numel() * 4
+    read = copies["", "read"]
+    write = min(copies[call] for call in (("", "write"), ("", "memset")) if call in copies)
+    alone = {"fake": 0.0, "stochastic": 0.0, "quantize": read, "dequantize": write}
 
     def row(name: str) -> dict[str, Any]:
         q = packed[name]
         less = whole + q.nbytes
         moved = {"fake": 2 * whole, "stochastic": 2 * whole, "quantize": less, "dequantize": less}
-        least = {what: size / (2 * whole) for what, size in moved.items()}
+        copied = {what: size / (2 * whole) for what, size in moved.items()}
+        least = {what: max(t, alone[what]) for what, t in copied.items()}
         if shares_scale(q.format, "tensor"):
-            least = {w: t if w == "dequantize" else t + copies["", "read"] for w, t in least.items()}
+            least = {what: t if what == "dequantize" else t + read for what, t in least.items()}
         peer_calls, parts = others[name]
         return {
             "format": name,
             "copy_gigabytes_per_second": 2 * whole / copy / 1e9,
+            "read_gigabytes_per_second": whole / (read * copy) / 1e9,
+            "write_gigabytes_per_second": whole / (write * copy) / 1e9,
             "gigabytes_per_second": {w: moved[w] / (copies[name, w] * copy) / 1e9 for w in moved},
             "of_limit": {w: least[w] / copies[name, w] for w in moved},
+            "of_copy": {w: copied[w] / copies[name, w] for w in moved},
             "times_faster_than": {
                 who: copies[name, who] * parts.get(who, 1) / copies[name, "quantize"] for who in peer_calls
             },
@@ -156,6 +185,8 @@ def main() -> None:
     together = [names] if x.is_cpu else [[n] for n in names]
     rows = [row for part in together for row in measure(part, x, y, given.rounds)]
     print(f"{given.mebibytes} MiB of float32; GB/s of what is read and written, and the part of the limit")
+    alone = (rows[0][f"{way}_gigabytes_per_second"] for way in ("read", "write"))
+    print("reading alone {:.1f} GB/s, writing alone {:.1f}".format(*alone))
     what = ("fake", "stochastic", "quantize", "dequantize")
     heads = ("format", "copy", *(head for w in what for head in (w, "of limit")))
     table(

@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "speed.md"
 START = "<!-- What follows is written by tools/speed_page.py. -->"
 # What the reader asks, in the order of the page.
 QUESTIONS = {
-    "quantize": "Rounding, packing and unpacking, parts of the rate at which memory is copied",
+    "quantize": "Rounding, packing and unpacking, parts of the rate of copying, reading or writing memory",
     "matvec": "A packed matrix times one vector",
     "sparse_matvec": "A packed 2:4 matrix times one vector",
     "bit_planes": "A packed ternary matrix times one vector",
