@@ -26,7 +26,7 @@ using kept_operands::Halves, kept_operands::Kept, kept_operands::Kind;
 using kept_operands::all_finite, kept_operands::arrange, kept_operands::bits_of, kept_operands::choose, kept_operands::decode,
     kept_operands::in_step, kept_operands::is_beyond, kept_operands::is_paired, kept_operands::kept_of, kept_operands::product_of_bfloat16,
     kept_operands::scales_of,
-    kept_operands::stream_block, kept_operands::times_plus, kept_operands::x_bytes;
+    kept_operands::stream_block, kept_operands::take, kept_operands::times_plus, kept_operands::x_bytes;
 using numbers::Bits, numbers::Reals, numbers::vector;
 using numbers::infinity_bits, numbers::least, numbers::magnitude_mask, numbers::tile;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, packed::outer_scale, packed::prepare_dequantize;
@@ -60,7 +60,7 @@ inline __attribute__((always_inline)) void add_block(const Kept& k, const u8* co
             }
             Reals w[2][2], chosen[2][2];
             choose<halves>(k, blocks[l] + in / 32, stride, x, chosen);
-            decode<kind>(k, blocks[l] + codes + in / 16 * bits, w, worst[l]);
+            decode<kind, halves>(k, blocks[l] + codes + in / 16 * bits, w, worst[l]);
             // Groups in the order of the line: first values, second values, the next vector of groups.
             if constexpr (scaled) {
                 // A lane has two neighbouring groups, which share a scale.
@@ -165,6 +165,8 @@ inline void gemv_kept_of(const Gemv& job, const Kept& k, const PreparedDequantiz
         if constexpr (kind == Kind::nibbles)
             if (k.halves == Halves::bfloat16) return gemv_all_kept<kind, Halves::bfloat16>(job, k, p, t, first, last, rest);
 #endif
+        if constexpr (bits_of(kind) == 8)
+            if (k.halves == Halves::unpacked) return gemv_all_kept<kind, Halves::unpacked>(job, k, p, t, first, last, rest);
         if (k.halves == Halves::upper) gemv_all_kept<kind, Halves::upper>(job, k, p, t, first, last, rest);
         else gemv_all_kept<kind, Halves::apart>(job, k, p, t, first, last, rest);
         return;
@@ -187,6 +189,9 @@ inline bool gemv_kept(const Gemv& job, u8* workspace, u8* state, bool prepared, 
 #if defined(__AVX512BF16__)
         if (k.kind == Kind::nibbles && job.narrow) k.halves = Halves::bfloat16;
 #endif
+        // Eight groups side by side share a scale.
+        const bool alike = !k.scaled || k.log_size >= 5;
+        if (k.halves == Halves::apart && bits_of(k.kind) == 8 && alike) k.halves = Halves::unpacked;
 #else
         k.halves = Halves::together;
 #endif
@@ -195,7 +200,7 @@ inline bool gemv_kept(const Gemv& job, u8* workspace, u8* state, bool prepared, 
         if (finite) arrange(job.x, k, workspace);
     }
     if (!state[0]) return false;
-    k.halves = static_cast<Halves>(state[1]);
+    take(k, static_cast<Halves>(state[1]));
     k.x = workspace;
     k.x_step = x_bytes(k.halves);
     u8* rest = workspace + count_of(job.n, 16) * 64;

@@ -3,7 +3,8 @@
 //
 // A step has two vectors of groups. Of each group one lane holds the first value that is kept and the same lane of another
 // vector the second. Which group is in which lane is what loading costs least: of codes of 16 bits lane i of vector v is
-// group `vector` v + i, of narrower ones 2 i + v, because a lane of 32 bits holds the codes of two groups.
+// group `vector` v + i, of narrower ones 2 i + v, because a lane of 32 bits holds the codes of two groups. Where words are
+// unpacked lane 4 k + j is group 8 k + 4 v + j, as of each eight words one instruction takes four.
 #pragma once
 
 #include "kernels/dequantize/decode_sixteen.inc.hpp"
@@ -36,8 +37,9 @@ constexpr i32 bits_of(Kind kind) { return kind == Kind::nibbles ? 4 : kind == Ki
 constexpr bool is_paired(Kind kind) { return bits_of(kind) < 16; }
 
 // How x lies: float32 as they are; the upper and the lower halves of 32 bits apart, so that one mask of AVX-512 serves 32
-// groups; the upper halves alone where the lower ones are zero, or to be multiplied as the bfloat16 that they are.
-enum class Halves : i32 { together, apart, upper, bfloat16 };
+// groups; the same, to be `unpacked` with groups in another order; the upper halves alone where the lower ones are zero, or to be
+// multiplied as the bfloat16 that they are.
+enum class Halves : i32 { together, apart, unpacked, upper, bfloat16 };
 
 // What all lines of one job share.
 struct Kept {
@@ -128,12 +130,7 @@ inline Kept kept_of(const Gemv& job) {
     // The last block, too, if it has whole steps.
     k.covered = job.n % whole_steps ? job.n / stream_block * stream_block : job.n;
     k.unit = 1.0f;
-    const i64 size = k.scaled ? f.block : in_step;
-    k.log_size = log2_of(size);
-    // Lane i has the groups 2 i and 2 i + 1, eight values.
-    alignas(64) i32 pick[16];
-    for (i32 i = 0; i < 16; ++i) pick[i] = static_cast<i32>(8 * i / size);
-    k.pick = read<Bits>(pick);
+    k.log_size = log2_of(k.scaled ? f.block : in_step);
 #if !defined(__AVX512F__)
     // Bit 0 of a mask is 31 places below the top.
     for (i32 v = 0; v < 2; ++v)
@@ -146,6 +143,16 @@ inline Kept kept_of(const Gemv& job) {
         k.largest = f.grid.limit_above;
     }
     return k;
+}
+
+// Takes x as `halves` says, and the scale of each lane's groups with it.
+inline void take(Kept& k, Halves halves) {
+    k.halves = halves;
+    // Lane i has two neighbours among groups, eight values; unpacked each four lanes have eight groups.
+    const i64 lanes = halves == Halves::unpacked ? 4 : 1;
+    alignas(64) i32 pick[16];
+    for (i32 i = 0; i < 16; ++i) pick[i] = static_cast<i32>(i / lanes * lanes * 8 >> k.log_size);
+    k.pick = read<Bits>(pick);
 }
 
 // Whether all values are finite; `halves` becomes how AVX-512 has them in the order of pairs.
@@ -180,7 +187,7 @@ inline void arrange(const float* __restrict x, const Kept& k, u8* __restrict out
         const i64 groups = 2 * vector;
         for (i64 p = 0; p < 4; ++p)
             for (i64 g = 0; g < groups; ++g) halves[groups * p + g] = static_cast<u16>(static_cast<u32>(bits_of(x[4 * g + p])) >> 16);
-        if (k.halves != Halves::apart) continue;
+        if (k.halves != Halves::apart && k.halves != Halves::unpacked) continue;
         for (i64 p = 0; p < 4; ++p)
             for (i64 g = 0; g < groups; ++g) halves[groups * (4 + p) + g] = static_cast<u16>(bits_of(x[4 * g + p]));
     }
@@ -253,11 +260,16 @@ inline void choose(const Kept& k, const u8* masks, i64 stride, const u8* x, Real
             by_position[p] = _mm512_loadu_si512(x + 64 * p);
         }
         choose_two(by_position, m, upper[0], upper[1]);
-        if constexpr (halves == Halves::apart) {
+        if constexpr (halves == Halves::apart || halves == Halves::unpacked) {
             for (i64 p = 0; p < 4; ++p) by_position[p] = _mm512_loadu_si512(x + 256 + 64 * p);
             choose_two(by_position, m, lower[0], lower[1]);
         }
         for (i64 s = 0; s < 2; ++s) {
+            if constexpr (halves == Halves::unpacked) {
+                chosen[0][s] = (Reals)_mm512_unpacklo_epi16(lower[s], upper[s]);
+                chosen[1][s] = (Reals)_mm512_unpackhi_epi16(lower[s], upper[s]);
+                continue;
+            }
             // Even groups are in the lower half of each 32-bit lane, odd ones in the upper half.
             Bits even = (Bits)upper[s] << 16, odd = (Bits)upper[s] & top_half;
             if constexpr (halves == Halves::apart) {
@@ -290,15 +302,26 @@ inline void choose(const Kept& k, const u8* masks, i64 stride, const u8* x, Real
 
 // The values that a step keeps, without scales and `unit`, as x in `choose`. `worst` are the largest magnitudes of floats so
 // far, those of eight bits in bytes, those of 16 in halves of a lane.
-template <Kind kind>
+template <Kind kind, Halves halves>
 inline void decode(const Kept& k, const u8* codes, Reals (*w)[2], Bits& worst) {
     if constexpr (kind == Kind::integers || kind == Kind::floats) {
-        // Four codes, each to the top of its lane: both of the even group, both of the odd one. Without what is below
-        // them they are integers 2^24 times as large.
-        const Bits c = read<Bits>(codes);
-        const Bits top[4] = {c << 24, c << 16, c << 8, c};
-        for (i64 i = 0; i < 4; ++i)
-            w[i / 2][i % 2] = kind == Kind::floats ? number_of<Decoder::number>(k.decoder, top[i]) : __builtin_convertvector(top[i] & top_byte, Reals);
+        // Four codes, each to the top of its lane. Without what is below them they are integers 2^24 times as large.
+        Bits c = read<Bits>(codes), top[4];
+        __asm__("" : "+v"(c));  // read once: GCC would read it again for each
+        if constexpr (halves == Halves::unpacked) {
+#if defined(__AVX512F__)
+            // Both of a group above zeros.
+            top[1] = (Bits)_mm512_unpacklo_epi16(_mm512_setzero_si512(), (__m512i)c), top[0] = top[1] << 8;
+            top[3] = (Bits)_mm512_unpackhi_epi16(_mm512_setzero_si512(), (__m512i)c), top[2] = top[3] << 8;
+#endif
+        } else {
+            top[0] = c << 24, top[1] = c << 16, top[2] = c << 8, top[3] = c;  // both of the even group, both of the odd one
+        }
+        for (i64 i = 0; i < 4; ++i) {
+            const bool lowest = i == 0 || (i == 2 && halves == Halves::unpacked);
+            const Bits alone = lowest ? top[i] : top[i] & top_byte;
+            w[i / 2][i % 2] = kind == Kind::floats ? number_of<Decoder::number>(k.decoder, top[i]) : __builtin_convertvector(alone, Reals);
+        }
         if constexpr (kind == Kind::floats) {
             const Bits magnitudes = c & 0x7f7f7f7f;
 #if defined(__AVX512F__)

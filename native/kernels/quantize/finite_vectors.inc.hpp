@@ -46,6 +46,7 @@ template <i64 per, Result result, bool plain, Binades binades, Scaling scaling, 
 void round_vectors(const Constants& given, const VectorRounding& given_rounding) {
     const Constants k = given;
     const VectorRounding q = given_rounding;
+    // Magnitudes that are packed are limited by their sign once more when they get it.
     const bool to_max = !infinite && (result == Result::packed  ? k.limit_below <= k.limit_above
                                       : draws != Draws::none ? k.limit_above == k.limit_below
                                                              : plain && result != Result::values);

@@ -56,6 +56,7 @@ constexpr Places places = places_of_bytes();
 // of each number, and puts it in its place.
 #if defined(__AVX512VBMI__)
 inline Bytes bytes_at(const Bits* c, u8 byte) {
+    // The places of that byte in two vectors, once for each half of the result.
     alignas(64) u8 taken[64];
     for (u8 i = 0; i < 64; ++i) taken[i] = static_cast<u8>(4 * (i % 32) + byte);
     const __m512i order = _mm512_load_si512(taken);
@@ -107,6 +108,7 @@ inline Bytes in_order(Bytes b) { return b; }
 // Two vectors of numbers below 2^16 as words; of AVX-512 their lower words, whatever is above.
 #if defined(__AVX512F__)
 inline Words words_at(const Bits* c, u16 word) {
+    // The places of that word in both vectors.
     alignas(64) u16 taken[32];
     for (u16 i = 0; i < 32; ++i) taken[i] = static_cast<u16>(2 * i + word);
     return (Words)_mm512_permutex2var_epi16((__m512i)c[0], _mm512_load_si512(taken), (__m512i)c[1]);
@@ -149,6 +151,7 @@ namespace {  // of this file alone
 
 template <class Lanes, class Lane>
 inline Coding<Lanes> coding_of(i32 bits, i32 above, i32 below) {
+    // As a lane of its own type first: sums of vectors take no wider number.
     const Lane of_above = static_cast<Lane>(above), of_below = static_cast<Lane>(below);
     const Lane sign_bit = static_cast<Lane>(1 << (bits - 1)), in_use = static_cast<Lane>((1 << bits) - 1);
     return {Lanes{} + of_above, Lanes{} + of_below, Lanes{} + sign_bit, Lanes{} + in_use};
@@ -175,6 +178,7 @@ struct Joining {
 inline Joining joining_of(i32 bits, Sign sign, bool minus_zero, i32 above, i32 below) {
     Joining j{};
     j.bits = bits, j.sign = sign, j.minus_zero = minus_zero, j.symmetric = above == below;
+    // Only that of its width is made: for a scale this is done at each call.
     if (bits <= 8) j.bytes = coding_of<Bytes, u8>(bits, above, below);
     else j.words = coding_of<Words, u16>(bits, above, below);
 #if defined(__AVX2__)
