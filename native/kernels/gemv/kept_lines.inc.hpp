@@ -26,7 +26,7 @@ using kept_operands::Halves, kept_operands::Kept, kept_operands::Kind;
 using kept_operands::all_finite, kept_operands::arrange, kept_operands::bits_of, kept_operands::choose, kept_operands::decode,
     kept_operands::in_step, kept_operands::is_beyond, kept_operands::is_paired, kept_operands::kept_of, kept_operands::product_of_bfloat16,
     kept_operands::scales_of,
-    kept_operands::stream_block, kept_operands::take, kept_operands::times_plus, kept_operands::x_bytes;
+    kept_operands::stream_block, kept_operands::times_plus, kept_operands::x_bytes;
 using numbers::Bits, numbers::Reals, numbers::vector;
 using numbers::infinity_bits, numbers::least, numbers::magnitude_mask, numbers::tile;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, packed::outer_scale, packed::prepare_dequantize;
@@ -200,7 +200,7 @@ inline bool gemv_kept(const Gemv& job, u8* workspace, u8* state, bool prepared, 
         if (finite) arrange(job.x, k, workspace);
     }
     if (!state[0]) return false;
-    take(k, static_cast<Halves>(state[1]));
+    k.halves = static_cast<Halves>(state[1]);
     k.x = workspace;
     k.x_step = x_bytes(k.halves);
     u8* rest = workspace + count_of(job.n, 16) * 64;

@@ -131,6 +131,10 @@ inline Kept kept_of(const Gemv& job) {
     k.covered = job.n % whole_steps ? job.n / stream_block * stream_block : job.n;
     k.unit = 1.0f;
     k.log_size = log2_of(k.scaled ? f.block : in_step);
+    // Lane i has the groups 2 i and 2 i + 1, eight values; unpacked, two of the same 32.
+    alignas(64) i32 pick[16];
+    for (i32 i = 0; i < 16; ++i) pick[i] = 8 * i >> k.log_size;
+    k.pick = read<Bits>(pick);
 #if !defined(__AVX512F__)
     // Bit 0 of a mask is 31 places below the top.
     for (i32 v = 0; v < 2; ++v)
@@ -143,16 +147,6 @@ inline Kept kept_of(const Gemv& job) {
         k.largest = f.grid.limit_above;
     }
     return k;
-}
-
-// Takes x as `halves` says, and the scale of each lane's groups with it.
-inline void take(Kept& k, Halves halves) {
-    k.halves = halves;
-    // Lane i has two neighbours among groups, eight values; unpacked each four lanes have eight groups.
-    const i64 lanes = halves == Halves::unpacked ? 4 : 1;
-    alignas(64) i32 pick[16];
-    for (i32 i = 0; i < 16; ++i) pick[i] = static_cast<i32>(i / lanes * lanes * 8 >> k.log_size);
-    k.pick = read<Bits>(pick);
 }
 
 // Whether all values are finite; `halves` becomes how AVX-512 has them in the order of pairs.

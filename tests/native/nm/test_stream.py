@@ -20,8 +20,11 @@ from tests import cases
 COLUMNS = (4, 60, 68, 188, 512, 516, 700, 1024, 4096 + 640)
 PATTERNS = ("2:4", "1:2", "4:8", "2:5")
 # Each way to decode: words of both kinds, nibbles, bytes of either sign and with NaN; then what has no way
-# of its own. Scales of each kind.
-FORMATS = ("bf16", "fp16", "mxfp4", "nvfp4", "int4_channel", "int8_channel", "mxint8", "mxfp8_e4m3")
+# of its own. Scales of each kind, and bytes whose blocks are shorter and longer than eight groups.
+FORMATS = (
+    *("bf16", "fp16", "mxfp4", "nvfp4", "int4_channel", "int8_channel", "mxint8", "mxfp8_e4m3"),
+    *(f"block(element=int(8),scale=fp32,size={size})" for size in (8, 16, 64)),
+)
 OTHERS = (
     "fp8_e5m2_tensor",
     "fp8_e4m3fnuz",
