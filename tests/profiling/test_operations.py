@@ -65,7 +65,7 @@ def test_products_that_take_long_are_measured_at_a_quarter_of_the_size(
 
     def product(dtype: torch.dtype, side: int) -> Callable[[], object]:
         sides.setdefault(dtype, []).append(side)
-        return lambda: sleep(0.02 if dtype == torch.bfloat16 else 1e-4)
+        return lambda: sleep(0.05 if dtype == torch.bfloat16 else 1e-4)
 
     monkeypatch.setattr("fewbits.profiling.limits._product", product)
     completed(replace(LIMITS, product_flops={}), ["float32", "bfloat16", "float64"], size=64)

@@ -178,9 +178,9 @@ struct Joining {
 inline Joining joining_of(i32 bits, Sign sign, bool minus_zero, i32 above, i32 below) {
     Joining j{};
     j.bits = bits, j.sign = sign, j.minus_zero = minus_zero, j.symmetric = above == below;
-    // Only that of its width is made: for a scale this is done at each call.
+    // Only that of its width is made: codes of other widths are not joined.
     if (bits <= 8) j.bytes = coding_of<Bytes, u8>(bits, above, below);
-    else j.words = coding_of<Words, u16>(bits, above, below);
+    if (bits == 16) j.words = coding_of<Words, u16>(bits, above, below);
 #if defined(__AVX2__)
     if (bits < 8) {
         j.pairs = broadcast(static_cast<i32>(0x10001u * (1u | 1u << (8 + bits))));

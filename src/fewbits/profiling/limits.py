@@ -84,11 +84,14 @@ def _product(dtype: torch.dtype, side: int) -> Job:
 
 
 def _once(job: Job) -> float:
-    """Return the seconds of a call, after one that does not count."""
+    """Return the seconds of the fastest of three calls, after one that does not count."""
     job()
-    start = perf_counter()
-    job()
-    return perf_counter() - start
+    times = []
+    for _ in range(3):
+        start = perf_counter()
+        job()
+        times.append(perf_counter() - start)
+    return min(times)
 
 
 def _seconds(jobs: Mapping[str, Job]) -> dict[str, float]:
