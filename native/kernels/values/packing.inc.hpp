@@ -49,6 +49,16 @@ constexpr Places places_of_bytes() {
 
 constexpr Places places = places_of_bytes();
 
+#else
+
+// As many vectors as fill one with narrower lanes: of each number the bits from `drop` on.
+template <class Lanes, class Lane, int drop>
+inline Lanes narrowed(const Bits* c) {
+    Lanes lanes{};
+    for (i64 i = 0; i < i64{sizeof lanes / sizeof(Lane)}; ++i) lanes[i] = static_cast<Lane>(c[i / vector][i % vector] >> drop);
+    return lanes;
+}
+
 #endif
 
 // Four vectors as bytes: numbers of at most 15 bits, which saturate at 255. Packing works within 16 bytes, so that one permutation of
@@ -90,18 +100,8 @@ inline Bytes packed_signs(const Bits* x) {
 }
 inline Bytes in_order(Bytes b) { return (Bytes)_mm256_permutevar8x32_epi32((__m256i)b, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)); }
 #else
-inline Bytes packed_bytes(const Bits* c) {
-    Bytes b{};
-    for (i64 v = 0; v < 4; ++v)
-        for (i64 i = 0; i < vector; ++i) b[v * vector + i] = static_cast<u8>(c[v][i]);
-    return b;
-}
-inline Bytes packed_signs(const Bits* x) {
-    Bytes b{};
-    for (i64 v = 0; v < 4; ++v)
-        for (i64 i = 0; i < vector; ++i) b[v * vector + i] = static_cast<u8>(x[v][i] >> 31);
-    return b;
-}
+inline Bytes packed_bytes(const Bits* c) { return narrowed<Bytes, u8, 0>(c); }
+inline Bytes packed_signs(const Bits* x) { return narrowed<Bytes, u8, 24>(x); }
 inline Bytes in_order(Bytes b) { return b; }
 #endif
 
@@ -124,18 +124,8 @@ inline Words words_of_signs(const Bits* x) {
     return (Words)_mm256_permute4x64_epi64(_mm256_packs_epi32((__m256i)x[0], (__m256i)x[1]), 0xd8);
 }
 #else
-inline Words packed_words(const Bits* c) {
-    Words w{};
-    for (i64 v = 0; v < 2; ++v)
-        for (i64 i = 0; i < vector; ++i) w[v * vector + i] = static_cast<u16>(c[v][i]);
-    return w;
-}
-inline Words words_of_signs(const Bits* x) {
-    Words w{};
-    for (i64 v = 0; v < 2; ++v)
-        for (i64 i = 0; i < vector; ++i) w[v * vector + i] = static_cast<u16>(x[v][i] >> 16);
-    return w;
-}
+inline Words packed_words(const Bits* c) { return narrowed<Words, u16, 0>(c); }
+inline Words words_of_signs(const Bits* x) { return narrowed<Words, u16, 16>(x); }
 #endif
 
 }  // namespace
