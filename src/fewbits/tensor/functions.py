@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -93,8 +95,10 @@ def quantize(
     from fewbits.tensor.narrow import packing  # needs torch
 
     choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits)
-    if generator is None and amax is None and sparsity is None:
-        found = packing.quantized_at_once(x, format, axis, choices, out)
+    if amax is None and sparsity is None:
+        found = packing.quantized_at_once(
+            x, format, axis, choices, partial(seed_of, generator, rounding), out
+        )
         if found is not None:
             return found
     target = inputs.format(format)
@@ -186,8 +190,8 @@ def fake_quantize(
     array([ 0.5,  4. , -6. ])
     """
     choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block, random_bits)
-    if generator is None and amax is None:
-        found = _fake_quantized_at_once(x, format, axis, choices, out)
+    if amax is None:
+        found = _fake_quantized_at_once(x, format, axis, choices, partial(seed_of, generator, rounding), out)
         if found is not None:
             return found  # type: ignore[no-any-return]  # of x's family
     check_values(x)
@@ -218,7 +222,9 @@ def fake_quantize(
     return out
 
 
-def _fake_quantized_at_once(x: Any, format: str | Format, axis: int, choices: Choices, out: Any) -> Any:
+def _fake_quantized_at_once(
+    x: Any, format: str | Format, axis: int, choices: Choices, seed: Callable[[], int], out: Any
+) -> Any:
     """Return ``x`` rounded by what an earlier call like this one found out; None where that is not enough.
 
     ``out`` is overwritten with the result if it is not None.
@@ -226,10 +232,10 @@ def _fake_quantized_at_once(x: Any, format: str | Format, axis: int, choices: Ch
     if is_torch(x):
         from fewbits.kernels.ops import at_once  # needs torch
 
-        return at_once.fake_quantize(x, format, axis, choices, out)
+        return at_once.fake_quantize(x, format, axis, choices, seed, out)
     if not isinstance(x, np.ndarray):
         return None
     torch = sys.modules.get("torch")
     if torch is not None and torch.compiler.is_compiling():  # which takes arrays for tensors
         return None
-    return conversions.fake_quantize_at_once(x, format, axis, choices, out)
+    return conversions.fake_quantize_at_once(x, format, axis, choices, seed, out)

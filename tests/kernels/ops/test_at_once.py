@@ -518,7 +518,6 @@ def test_arrays_of_other_kinds_go_the_long_way(monkeypatch: pytest.MonkeyPatch) 
     taken = lent.rounding("mxfp4", -1, x.shape, CHOICES)
     assert taken is not None
     assert lent.lends(x)
-    assert lent.rounding("mxfp4", -1, x.shape, ("stochastic", *CHOICES[1:])) is None
     assert lent.rounding("int8_tensor", -1, x.shape, (*CHOICES[:3], "saturate", *CHOICES[4:])) is None
     for y, expected in zip(other, wanted, strict=True):
         assert not lent.lends(y)
@@ -527,13 +526,49 @@ def test_arrays_of_other_kinds_go_the_long_way(monkeypatch: pytest.MonkeyPatch) 
         assert np.array_equal(found, expected)
 
 
-def test_a_seed_draws_anew_each_time(calls: list[str]) -> None:
-    first, again, other = (
-        fb.fake_quantize(X, "mxfp4", rounding="stochastic", generator=s) for s in (1, 1, 2)
-    )
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-    assert calls == []
+@pytest.mark.parametrize("name", ["mxfp4", "int8_tensor", "fp8_e4m3"])
+def test_draws_go_straight_to_the_kernels_and_advance_a_generator_once(name: str, calls: list[str]) -> None:
+    how: dict[str, Any] = {"rounding": "stochastic"}
+    x, wide = X.numpy(), X.double()  # other arrays go the long way, to the same bits
+    for seed in (1, np.int64(2), 2**63 - 1):
+        expected = fb.fake_quantize(wide, name, generator=seed, **how).float()
+        place, packed = torch.empty_like(X), fb.quantize(X, name)
+        calls.clear()
+        results = [
+            fb.fake_quantize(X, name, generator=seed, **how),
+            fb.fake_quantize(X, name, generator=seed, out=place, **how),
+            torch.from_numpy(fb.fake_quantize(x, name, generator=seed, **how)),
+            torch.from_numpy(fb.fake_quantize(x, name, generator=seed, out=np.empty_like(x), **how)),
+            fb.quantize(X, name, generator=seed, **how).dequantize(),
+            fb.quantize(X, name, generator=seed, out=packed, **how).dequantize(),
+        ]
+        assert all(torch.equal(y, expected) for y in results)
+        assert calls == ["fake_quantize"] * 2 + ["quantize", "dequantize"] * 2
+    assert not torch.equal(expected, fb.fake_quantize(X, name, generator=1, **how))
+    seeds = np.random.default_rng(5), torch.Generator().manual_seed(5)
+    again = np.random.default_rng(5), torch.Generator().manual_seed(5)
+    for drawn, second in zip(seeds, again, strict=True):
+        for _ in range(3):
+            quick, slow = (
+                fb.fake_quantize(y, name, generator=g, **how) for y, g in ((X, drawn), (wide, second))
+            )
+            assert torch.equal(quick, slow.float())
+
+
+def test_a_call_that_draws_is_refused_before_anything_is_overwritten() -> None:
+    drawn, place = np.random.default_rng(5), X.clone()
+    for given, message in (
+        ({"rounding": "stochastic"}, "needs a seed"),
+        ({"rounding": "stochastic", "generator": -1}, "needs a seed"),
+        ({"generator": 1}, "draws nothing"),
+        ({"rounding": "stochastic", "generator": drawn, "axis": 2}, "axis"),
+        ({"rounding": "stochastic", "generator": drawn, "overflow": "no"}, "overflow"),
+        ({"rounding": "stochastic", "generator": drawn, "out": X}, "overlaps|like"),
+    ):
+        for x, out in ((X, place), (X.numpy(), place.numpy())):
+            with pytest.raises(ArgumentError, match=message):
+                fb.fake_quantize(x, "mxfp4", **({"out": out} | given))
+    assert torch.equal(place, X)
 
 
 def test_vectors_meet_a_packed_matrix_to_the_bits_of_the_operator(calls: list[str]) -> None:

@@ -5,7 +5,7 @@ Arrays are float64, float32, float16, or uint16 that holds the bits of bfloat16.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -102,18 +102,19 @@ def fake_quantize(
 
 
 def fake_quantize_at_once(
-    x: Array, format: str | Format, axis: int, choices: tuple[Any, ...], out: Any
+    x: Array, format: str | Format, axis: int, choices: tuple[Any, ...], seed: Callable[[], int], out: Any
 ) -> Array | None:
     """Return ``x`` rounded by what an earlier call found out; arguments are those of the user.
 
-    ``out`` is overwritten with the result; None for new memory. Returned is None where an argument is wrong,
-    values are drawn, or no compiled kernel reads and writes the arrays where they lie.
+    ``seed`` is called once, if there is a result. ``out`` is overwritten with it; None for new memory.
+    Returned is None where an argument is wrong, or no compiled kernel reads and writes the arrays where they
+    lie.
     """
     planned = lent.rounding(format, axis, x.shape, choices) if lent.lends(x) else None
     if planned is None or (out is not None and not lent.takes(out, x)):
         return None
     whole: Array = empty_aligned(x.shape, x.dtype) if out is None else out
-    if lent.fake_quantize(planned.plan, x, whole, 0, None):
+    if lent.fake_quantize(planned.plan, x, whole, seed(), None):
         refuse(x, planned.format, planned.plan.nonfinite)
     return whole
 

@@ -67,8 +67,8 @@ def rounding(
         choices: the fields of :class:`fewbits.kernels.bits.options.Choices`.
 
     Returns:
-        None where an argument is wrong, and the caller's own checks say how; where values are drawn; and
-        where no compiled kernel rounds such values alone.
+        None where an argument is wrong, and the caller's own checks say how; and where no compiled kernel
+        rounds such values alone.
 
     Raises:
         ArgumentError: ``FEWBITS_ISA`` names an instruction set that cannot run.
@@ -93,7 +93,7 @@ def _rounding(format: str | Format, axis: int, shape: tuple[int, ...], *choices:
         return None
     front = axis % ndim
     planned = plan(target.grammar, chosen.text, tuple(shape), None, front)
-    if planned is None or planned.drawn or decided_by_infinity(planned):
+    if planned is None or decided_by_infinity(planned):
         return None
     return Rounding(planned, target, front, layout(target, tuple(shape), front))
 

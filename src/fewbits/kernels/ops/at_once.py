@@ -6,7 +6,7 @@ plain as it says; the operator then takes it. Nothing here tells a user of a wro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,12 @@ PLAIN = (torch.Tensor, torch.nn.Parameter)
 
 
 def fake_quantize(
-    x: torch.Tensor, format: str | Format, axis: int, choices: tuple[Any, ...], out: Any = None
+    x: torch.Tensor,
+    format: str | Format,
+    axis: int,
+    choices: tuple[Any, ...],
+    seed: Callable[[], int],
+    out: Any = None,
 ) -> torch.Tensor | None:
     """Return ``x`` rounded as by the operator, recorded for backward mode if x requires a gradient.
 
@@ -34,7 +39,8 @@ def fake_quantize(
         x: any tensor; only ordinary ones on the CPU in C order are rounded here.
         format: a format, or its text.
         axis: along which blocks lie; may be negative.
-        choices: the fields of :class:`fewbits.kernels.bits.options.Choices`; what draws is not plain.
+        choices: the fields of :class:`fewbits.kernels.bits.options.Choices`.
+        seed: called once where the call is plain, for the seed of what is drawn.
         out: what is overwritten with the result, if it is plain, like x and apart from it; None: new memory.
 
     Raises:
@@ -47,7 +53,7 @@ def fake_quantize(
     if planned is None or (out is not None and not _takes(out, x, source)):
         return None
     y = torch.empty_like(x, memory_format=torch.contiguous_format) if out is None else out
-    nonfinite = kernels.fake_quantize(planned.plan, source, (y.data_ptr(), *source[1:]), 0, None)
+    nonfinite = kernels.fake_quantize(planned.plan, source, (y.data_ptr(), *source[1:]), seed(), None)
     if out is not None:
         mark_changed(out)
     if nonfinite:
@@ -101,6 +107,7 @@ def quantize(
     format: str | Format,
     axis: int,
     choices: tuple[Any, ...],
+    seed: Callable[[], int],
     there: tuple[Format, int, Pieces] | None = None,
 ) -> tuple[kernels.Rounding, Pieces] | None:
     """Return how ``x`` was packed, and its codes, scales, shifts and outer scales; None for no such part.
@@ -126,7 +133,7 @@ def quantize(
         parts, into = there[2], _lent_parts(there[2])
         if there[:2] != (planned.format, planned.axis) or into is None or _among(x, parts):
             return None
-    if kernels.quantize(planned.plan, source, into, 0, None):
+    if kernels.quantize(planned.plan, source, into, seed(), None):
         values = x if isinstance(x, np.ndarray) else array(x)
         conversions.refuse(values, planned.format, planned.plan.nonfinite)
     return planned, parts

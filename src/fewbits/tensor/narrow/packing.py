@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeGuard, cast
 
 import numpy as np
@@ -40,11 +41,12 @@ def quantized(
 
 
 def quantized_at_once(
-    x: Any, format: str | Format, axis: int, choices: Choices, out: Any
+    x: Any, format: str | Format, axis: int, choices: Choices, seed: Callable[[], int], out: Any
 ) -> NarrowTensor | None:
     """Return ``x`` packed by what an earlier call like this one found out; None where that is not enough.
 
-    ``out`` is a NarrowTensor that is overwritten with the result, or None for a new one.
+    ``seed`` is called once, if there is a result. ``out`` is a NarrowTensor that is overwritten with it; None
+    for a new one.
     """
     there = None
     if out is not None:
@@ -52,7 +54,7 @@ def quantized_at_once(
             return None
         there = (out.format, out.axis, out.pieces)
     try:
-        found = at_once.quantize(x, format, axis, choices, there)
+        found = at_once.quantize(x, format, axis, choices, seed, there)
     except DataError:
         mark_changed(out)
         raise
