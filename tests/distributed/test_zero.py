@@ -303,6 +303,73 @@ def test_any_optimizer_whose_states_belong_to_one_parameter_is_dealt_out(team: T
     team(3).run(other_optimizers)
 
 
+def skips(rank: int, size: int) -> None:
+    """Gradients that were averaged and given up leave no trace, however they were given up."""
+
+    def forget(model: nn.Module, optimizer: Any, how: int) -> None:
+        if how == 0:
+            model.zero_grad()
+        elif how == 1:
+            optimizer.zero_grad(set_to_none=optimizer.recipe.held_gradient is not None)
+        elif how == 2:
+            for p in model.parameters():
+                p.grad = None
+
+    def train(model: nn.Module, optimizer: Any, codec: str) -> list[float]:
+        norms = []
+        for how, (x, y) in enumerate(rounds(rank, 4)):
+            nn.functional.cross_entropy(model(x).float(), y).backward()
+            if codec:
+                average_gradients(model, codec)
+            norms.append(optimizer.clip_(0.5))
+            if how < 3:
+                forget(model, optimizer, how)
+        optimizer.step()
+        return norms
+
+    for recipe in ("fp32", "fp8-lm-o1"):
+        whole = model_of(recipe)
+        norms = train(whole, AdamW(whole.parameters(), 1e-2, recipe=recipe), "fp32")
+        model, zero = dealt(recipe)
+        assert train(model, zero, "") == norms
+        assert torch.equal(weights(model), weights(whole))
+
+    # A closure that clips.
+    def step(model: nn.Module, optimizer: Any, codec: str) -> None:
+        def closure() -> float:
+            gradients_of(model, *next(rounds(rank, 1)))
+            if codec:
+                average_gradients(model, codec)
+            norms.append(float(optimizer.clip_(0.01)))
+            return 0.0
+
+        optimizer.step(closure)
+
+    norms = []
+    whole, (model, zero) = model_of("fp32"), dealt("fp32")
+    alone = AdamW(whole.parameters(), 1e-2)
+    for _ in range(2):
+        step(whole, alone, "fp32")
+        step(model, zero, "")
+        assert norms[-1] == norms[-2] > 0
+    assert torch.equal(weights(model), weights(whole))
+    # No mean is right for gradients that were added to means.
+    gradients_of(model, *next(rounds(rank, 1)))
+    zero.clip_(1.0)
+    model(torch.ones(1, 20)).sum().backward()
+    for call in (lambda: zero.clip_(1.0), zero.step):
+        with pytest.raises(fb.ArgumentError, match="were added to those that were averaged already"):
+            call()
+    zero.zero_grad()
+    gradients_of(model, *next(rounds(rank, 1)))
+    zero.step()
+    assert same_everywhere(weights(model))
+
+
+def test_a_step_that_is_skipped_leaves_no_trace_in_the_next(team: Teams) -> None:
+    team(3).run(skips)
+
+
 def refuses(rank: int, size: int) -> None:
     model = model_of("fp32")
     with pytest.raises(fb.ArgumentError, match="scales the loss"):

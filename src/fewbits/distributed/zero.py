@@ -7,6 +7,7 @@ from typing import Any, TypedDict, cast
 
 import torch
 from torch import distributed
+from torch.utils.weak import TensorWeakRef
 
 from fewbits.distributed.arguments import checked_codec, checked_tensor, described, flat, peers_of
 from fewbits.distributed.gradients import kept, no_gradient
@@ -100,6 +101,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._codec = None if codec is None else checked_codec(codec, state)
         self._memory = state
         self._averaged = False
+        self._means: list[TensorWeakRef] = []  # of this process's parameters, where they were averaged
         if optimizer.state:
             raise ArgumentError(
                 "an optimizer that has taken steps, with states of all parameters; wrap it before the first"
@@ -135,16 +137,42 @@ class ZeroOptimizer(torch.optim.Optimizer):
     def average_gradients(self) -> None:
         """Send each gradient to the owner of its parameter, where the mean stays; all others are dropped.
 
-        :meth:`step` and :meth:`clip_` do that where it was not done since the last step.
+        :meth:`step` and :meth:`clip_` do that where there are gradients that came after the last time.
+
+        Raises:
+            ArgumentError: gradients were added to those that were averaged already.
         """
-        if self._averaged:
+        if self._averaged and not self._has_new():
             return
-        self._averaged = True
         if self._codec is not None:
             self._reduce(self._codec)
         for p, owner in zip(self._parameters, self.owner, strict=True):
             if owner != self._peers.rank:
                 p.grad = None
+        self._averaged = True
+        self._means = [
+            TensorWeakRef(p.grad) for i in self._own if (p := self._parameters[i]).grad is not None
+        ]
+
+    def _has_new(self) -> bool:
+        """Whether any process has gradients of others' parameters again: those were dropped when averaged."""
+        new = any(
+            p.grad is not None
+            for p, owner in zip(self._parameters, self.owner, strict=True)
+            if owner != self._peers.rank
+        )
+        if self._codec is None:  # the means of all are on every process
+            return new
+        means = {id(mean()) for mean in self._means} - {id(None)}
+        kept = any(id(self._parameters[i].grad) in means for i in self._own)
+        told = self._peers.agree(f"gradients of {described(self._parameters)} once more", [new, kept])
+        new, kept = (any(row[i] for row in told) for i in range(2))
+        if new and kept:
+            raise ArgumentError(
+                "gradients were added to those that were averaged already, which no mean is right for; call"
+                " this optimizer's zero_grad() before backward(), or clip_ after the last backward()"
+            )
+        return new
 
     def _reduce(self, codec: Codec) -> None:
         peers, parameters = self._peers, self._parameters
@@ -211,7 +239,6 @@ class ZeroOptimizer(torch.optim.Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-                self._averaged = False
         self.average_gradients()
         with self._peers.telling():
             updated = [i for i in self._own if self._parameters[i].grad is not None]
@@ -262,7 +289,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     def gradients(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Yield each parameter of this process that has a gradient, and the mean in float32."""
-        self.average_gradients()
+        if not self._averaged:
+            self.average_gradients()
         if hasattr(self.optimizer, "gradients"):
             yield from self.optimizer.gradients()
         else:
@@ -285,6 +313,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             raise ArgumentError(
                 f"loss_scale={loss_scale} of a ZeroOptimizer; expected 1: it has no loss scale"
             )
+        self.average_gradients()
         norms = {id(p): float(torch.linalg.vector_norm(g)) for p, g in self.gradients()}
         found = [norms.get(id(p), -1.0) for p in self._parameters]  # -1: there is no gradient
         mine = torch.tensor(found, dtype=torch.float32)
