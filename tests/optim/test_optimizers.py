@@ -410,3 +410,20 @@ def test_replicas_draw_other_numbers_in_each_step_and_parameter(
     again, _ = run(0)
     assert torch.equal(moved, again)
     assert not torch.equal(moved, run(1000)[0])
+
+
+def test_a_rate_that_is_a_tensor_stays_what_it_was() -> None:
+    for make in (LARS, SGD, AdamW):
+        results = []
+        for rate in (0.1, torch.tensor(0.1)):
+            torch.manual_seed(0)
+            layers = [nn.Parameter(torch.randn(4, 4)) for _ in range(2)]
+            optimizer = make(layers, rate)
+            for _ in range(3):
+                for w in layers:
+                    w.grad = w.detach().sin()
+                optimizer.step()
+            assert float(rate) == pytest.approx(0.1)
+            assert optimizer.param_groups[0]["lr"] is rate
+            results.append(torch.stack([w.detach() for w in layers]))
+        torch.testing.assert_close(*results)

@@ -103,7 +103,7 @@ class LARS(Optimizer):
         if values.ndim > 1:
             decay = group["weight_decay"]
             w, g = next(self._norms)
-            rate *= _trust(w, g, group["trust_coefficient"], decay)
+            rate = rate * _trust(w, g, group["trust_coefficient"], decay)  # not in place: it may be a tensor
             gradient = gradient.add(values, alpha=decay)
         moved = self.load(state, "first_moment", values).mul_(group["momentum"])
         if isinstance(rate, torch.Tensor):
