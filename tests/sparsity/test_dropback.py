@@ -454,3 +454,40 @@ def test_a_second_optimizer_of_one_model_is_refused() -> None:
     model, _, _ = some()
     with pytest.raises(ArgumentError, match="has a DropBack optimizer"):
         DropBack(model, 20, lr=0.1)
+
+
+class Dropped(nn.Module):
+    """A matrix of its own, and draws in the forward pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(x @ self.weight)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nn.GRU(16, 16, 2, dropout=0.5),
+        lambda: nn.LSTM(16, 8, 3, dropout=0.3, bidirectional=True),
+        Dropped,
+        lambda: nn.TransformerEncoderLayer(16, 2, 16, dropout=0.4),
+        lambda: nn.MultiheadAttention(16, 2, dropout=0.5),
+    ],
+    ids=["gru", "lstm", "own", "transformer", "attention"],
+)
+def test_what_a_layer_draws_is_drawn_again_in_backward(make: Callable[[], nn.Module]) -> None:
+    torch.manual_seed(0)
+    model, dense, x = make(), make(), torch.randn(5, 3, 16)
+    optimizer = DropBack(model, sum(p.numel() for p in model.parameters()), lr=0.5)
+    dense.load_state_dict(optimizer.dense_parameters())
+    for module in (model, dense):
+        torch.manual_seed(1)
+        y = module(x, x, x) if isinstance(module, nn.MultiheadAttention) else module(x)
+        (y[0] if isinstance(y, tuple) else y).square().sum().backward()
+    optimizer.step()
+    stepped = optimizer.dense_parameters()
+    for name, p in dense.named_parameters():
+        torch.testing.assert_close(stepped[name], (p - 0.5 * p.grad).detach(), rtol=1e-4, atol=1e-4)

@@ -15,6 +15,12 @@ from torch.utils.checkpoint import checkpoint
 from fewbits.errors import ArgumentError
 from fewbits.sparsity.layers import EMBEDDINGS
 
+# Layers that draw nothing in forward, so that no generator's state has to be kept to run them again.
+_WITHOUT_DRAWS = (
+    *(nn.Linear, nn.Bilinear, *EMBEDDINGS, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    *(nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d),
+)
+
 
 @dataclass(frozen=True)
 class Place:
@@ -127,7 +133,7 @@ def regenerate(
         parametrize.register_parametrization(module, name, _Regenerated(source, place), unsafe=True)
         anchors.append(module.parametrizations[name].original)  # type: ignore[union-attr,index]  # a ParametrizationList
         if len(place.shape) > 1 and _can_run_again(module):
-            _run_again(type(module), random=isinstance(module, nn.MultiheadAttention))
+            _run_again(type(module))
     return anchors
 
 
@@ -136,11 +142,12 @@ def _can_run_again(module: nn.Module) -> bool:
     return not module._buffers and (not children or isinstance(module, nn.MultiheadAttention))
 
 
-def _run_again(kind: type[nn.Module], *, random: bool) -> None:
+def _run_again(kind: type[nn.Module]) -> None:
     """Recompute the forward pass of a class in backward; parametrization made the class for one module."""
     if "forward" in vars(kind):
         return  # done for another parameter of the module
     forward: Callable[..., Any] = kind.forward
+    random = not any(forward is known.forward for known in _WITHOUT_DRAWS)
 
     def run_again(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
