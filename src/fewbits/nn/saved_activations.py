@@ -168,7 +168,12 @@ def _shared(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tens
 
 
 def _known(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tensors | None:
-    """Return what ``x`` was packed as for another layer that still keeps it."""
+    """Return what ``x`` was packed as for another layer that still keeps it.
+
+    Of a tensor from outside, whose memory a loader may fill anew without its knowledge, nothing is known.
+    """
+    if not x.requires_grad:
+        return None
     references = _SHARED.get(x, {}).get((target, saved.axis, saved.shape, x._version))
     if references is None:
         return None
