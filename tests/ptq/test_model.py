@@ -388,3 +388,39 @@ def test_an_input_that_is_given_by_name_is_rounded_and_rotated_too(hadamard: int
     x = mixed(7, 32)
     by_place, by_name = (model(x) for model in models)
     assert torch.equal(by_place, by_name)
+
+
+class Several(nn.Module):
+    """Layers that are changed beside matrices that are not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.up = nn.Embedding(9, 32), nn.ConvTranspose1d(32, 32, 3)
+        self.encoder = nn.TransformerEncoderLayer(32, 2, 64, batch_first=True)
+        self.over, self.last = nn.GRU(32, 32, batch_first=True), nn.Linear(32, 4)
+        self.places = nn.Parameter(torch.randn(6, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.up((self.table(x) + self.places).mT).mT
+        result: Tensor = self.last(self.over(self.encoder(y))[0])
+        return result
+
+
+def test_matrices_that_are_left_are_in_the_record() -> None:
+    torch.manual_seed(0)
+    model = Several().eval()
+    before = copy.deepcopy(model.state_dict())
+    left = {"places", "up", "encoder.self_attn.in_proj_weight", "over.weight_ih_l0", "over.weight_hh_l0"}
+    _, report = quantize_model(model, [torch.randint(9, (3, 6))], "mxfp4")
+    reasons = {x.layer: x.reason for x in report.layers if x.format is None}
+    assert set(reasons) == left
+    assert reasons["up"] == "ConvTranspose1d is no linear or convolution layer that is known: left as it is"
+    matrices = {name for name, p in before.items() if p.ndim > 1 and name != "table.weight"}
+    changed = {name for name in matrices if not torch.equal(before[name], model.state_dict()[name])}
+    named = {x.layer for x in report.layers if x.format is not None}
+    assert changed == {f"{name}.weight" for name in named}
+    assert matrices - changed == {
+        name if "." in name or name == "places" else f"{name}.weight" for name in left
+    }
+    _, report = quantize_model(Several().eval(), [torch.randint(9, (3, 6))], "mxfp4", include="last")
+    assert [x.layer for x in report.layers] == ["last"]

@@ -76,7 +76,8 @@ def quantize_model(
     """Give the layers of a trained model weights that a format holds, chosen for its inputs, in place.
 
     Every linear and convolution layer is changed, in the order in which data flows: a layer is calibrated on
-    what the chosen weights before it give. Weights keep their dtype, and quantizing them as
+    what the chosen weights before it give. Transposed convolutions, and matrices of attention, recurrent and
+    other modules, are left as they are. Weights keep their dtype, and quantizing them as
     :func:`fewbits.files.cast` does gives these very values: what is stored is what was chosen. Of each output
     of a layer the values of the method are kept only where they lose less than rounding does on these inputs.
     Layers that take the same tensor are calibrated together: memory holds the model, what it holds of each
@@ -108,7 +109,8 @@ def quantize_model(
 
     Returns:
         The model, and a record of each layer. A layer that the first batch does not reach is rounded to
-        nearest; one that shares its weight with another module is left as it is. The record says so.
+        nearest; one that shares its weight with another module is left as it is, and so are other modules'
+        matrices, but for embeddings. The record says so.
 
     Raises:
         ArgumentError: no such method, no batches, a pattern that fits no layer, or a model prepared before.
@@ -386,8 +388,11 @@ def _layers(
     left: list[QuantizedLayer] = []
     users = Counter(_memory(p) for m in model.modules() for p in m.parameters(recurse=False))
     for name, module in model.named_modules():
+        if name not in selection or targets.get(name) is None:
+            continue
         layer = product_layer(module)
-        if layer is None or name not in selection or targets.get(name) is None:
+        if layer is None:
+            left += _others(name, module)
             continue
         reason = _obstacle(layer, users)
         if reason:
@@ -400,6 +405,17 @@ def _layers(
             f"{type(model).__name__} has no linear or convolution layer to change; check include and exclude"
         )
     return layers, left
+
+
+def _others(name: str, module: nn.Module) -> Iterator[QuantizedLayer]:
+    """Yield records of the matrices of a module that is no layer to be changed, unless it is an embedding."""
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag, parametrize.ParametrizationList)):
+        return
+    for key, p in module.named_parameters(recurse=False):
+        if p.is_floating_point() and sum(n > 1 for n in p.shape) > 1 and not key.endswith("bias"):
+            where = f"{name}.{key}".removesuffix(".weight").lstrip(".")
+            reason = f"{type(module).__name__} is no linear or convolution layer that is known: left as it is"
+            yield QuantizedLayer(where, tuple(p.shape), None, 0, nan, nan, reason=reason)
 
 
 def _check_finite(name: str, weight: Tensor) -> None:
