@@ -372,6 +372,23 @@ def test_functions_that_stay_wide_are_named(function: Any, name: str) -> None:
     narrow_products(fb.prepare(Shaped(function), "mxfp8"), exclude="inner")(a, b)  # in silence
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [(torch.matmul, "matmul"), (torch.mm, "mm"), (torch.sparse.mm, "_sparse_mm")],
+    ids=["matmul", "mm", "sparse"],
+)
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")  # torch's
+def test_products_with_sparse_tensors_stay_wide_and_say_so(
+    function: Any, name: str, layout: torch.layout
+) -> None:
+    a, b = (x.detach() for x in drawn((9, 32), (32, 5)))
+    a = a.relu().to_sparse(layout=layout)
+    model = narrow_products(fb.prepare(Shaped(function), "mxfp8:vector=fp32"))
+    with pytest.warns(UserWarning, match=f"the products of {name} with a sparse tensor in inner stay wide"):
+        assert torch.equal(model(a, b), function(a, b))
+
+
 def test_names_of_arguments_are_those_of_torch() -> None:
     tensors = drawn((9, 32), (32, 5))
     by_name = narrow_products(made(lambda a, b: torch.matmul(input=a, other=b), "mxfp8"))

@@ -304,6 +304,7 @@ WIDE: frozenset[object] = frozenset(
         *(torch.addbmm, torch.chain_matmul, torch.linalg.multi_dot, torch.linalg.vecdot, torch.cdist),
         *(torch.Tensor.addmm_, torch.Tensor.baddbmm_, torch.Tensor.addmv_, torch.Tensor.addbmm),
         *(torch.Tensor.addbmm_, functional.bilinear, functional.multi_head_attention_forward),
+        *(torch.sparse.mm, torch.sparse.addmm, torch.sparse.sampled_addmm),
         *(functional.conv1d, functional.conv2d, functional.conv3d),
         *(functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d),
     )

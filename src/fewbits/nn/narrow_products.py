@@ -172,7 +172,10 @@ class _Mode(TorchFunctionMode):
         named = dict(kwargs or {})
         precision = self.precision
         product = None if precision is None else PRODUCTS.get(func)
-        if product is not None and not any(self._is_wide(x) for x in (*args, *named.values())):
+        sparse = any(
+            isinstance(x, torch.Tensor) and x.layout != torch.strided for x in (*args, *named.values())
+        )
+        if product is not None and not sparse and not any(self._is_wide(x) for x in (*args, *named.values())):
             if named.pop("out", None) is not None:
                 raise ArgumentError(
                     f"{func.__name__} with out= is not made narrow; write `y = ...`, or exclude the module"
@@ -180,11 +183,11 @@ class _Mode(TorchFunctionMode):
             result = product(precision, *args, **_as_torch(func, named))
             if result is not None:
                 return result
-        if precision is not None and func in WIDE:
-            name = getattr(func, "__name__", func)
+        if precision is not None and (func in WIDE or (product is not None and sparse)):
+            name = f"{getattr(func, '__name__', func)}{' with a sparse tensor' * sparse}"
             warnings.warn(
                 f"the products of {name} in {precision.layer or 'the model'} stay wide; write them as matmul,"
-                " einsum or a layer, or exclude the module",
+                " einsum or a layer of dense tensors, or exclude the module",
                 stacklevel=2,
             )
         return func(*args, **(kwargs or {}))
