@@ -1,5 +1,6 @@
 """A packed gradient in ``p.grad`` is a gradient to everything that torch does with one."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -195,3 +196,19 @@ def test_torchs_own_optimizers_step_with_it() -> None:
     w.grad = packed()
     torch.optim.SGD([w], 1.0).step()
     assert torch.equal(w, -fb.fake_quantize(X, "fp8_e5m2"))
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+def test_a_copy_is_as_packed_and_changes_by_itself(fmt: str) -> None:
+    g = packed(X, fmt)
+    g.mul_(0.3)
+    first, second = copy.deepcopy([g, g])
+    assert first is second
+    assert isinstance(first, PackedGradient)
+    assert (first.nbytes, first.dtype, first.target) == (g.nbytes, g.dtype, g.target)
+    assert torch.equal(first, g)
+    before = g.clone()
+    first.mul_(2)
+    first[0] = 7
+    assert torch.equal(g, before)
+    assert not torch.equal(first, g)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
@@ -111,6 +112,15 @@ class PackedGradient(torch.Tensor):
                 first._replace(_packed(first.values().add_(_values(args[1]), **kwargs), first.target))
                 return first
         return _on_values(func, args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedGradient:
+        """Return a copy as packed as this one; a second one in one copy of many is the same."""
+        if id(self) not in memo:
+            box = self._box
+            memo[id(self)] = g = _shell(self, self.target, self.dtype)
+            g._box = _Box(deepcopy(box.inner), box.factor.clone(), box.wide)
+        copied: PackedGradient = memo[id(self)]
+        return copied
 
     def _alias(self) -> PackedGradient:
         alias = _shell(self, self.target, self.dtype)
