@@ -135,3 +135,49 @@ def test_a_master_keeps_its_bits_where_nothing_was_written(recipe: str) -> None:
 
     still, changed = (stepped(recipe, between, steps=400) for between in (lambda m: None, change))
     assert torch.equal(still[1:], changed[1:])
+
+
+def several() -> nn.Module:
+    return nn.Sequential(nn.Linear(16, 16), nn.MultiheadAttention(16, 2), nn.LayerNorm(16), nn.Linear(16, 16))
+
+
+@pytest.mark.parametrize("on_meta", [False, True])
+@pytest.mark.parametrize("copied", [lambda m: m, copy.deepcopy, reread], ids=["itself", "copy", "file"])
+@pytest.mark.parametrize("recipe", ["fixed16", "fp16-no-scaling", "bf16-only", "bf16-only-kahan", "mxfp8"])
+def test_parameters_that_loading_put_there_are_held_as_those_before(
+    recipe: str, copied: Callable[[nn.Module], nn.Module], on_meta: bool
+) -> None:
+    torch.manual_seed(0)
+    values = several().state_dict()
+    given = copy.deepcopy(values)
+    torch.manual_seed(0)
+    wanted = prepare(several(), recipe, exclude="3")
+    if on_meta:
+        with torch.device("meta"):
+            model = copied(prepare(several(), recipe, exclude="3"))
+    else:
+        model = copied(prepare(several(), recipe, exclude="3"))
+    model.load_state_dict(values, assign=True)
+    assert all(torch.equal(values[name], x) for name, x in given.items())
+    optimizers = []
+    for one in (model, wanted):
+        optimizer = SGD(one.parameters(), 0.1, recipe=recipe)
+        for name, p in one.named_parameters():
+            p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(len(name))).to(p.dtype)
+        torch.manual_seed(1)
+        optimizer.step()
+        optimizers.append(optimizer)
+    for (name, p), q in zip(model.named_parameters(), wanted.parameters(), strict=True):
+        assert (p.dtype, p.device) == (q.dtype, q.device), name
+        assert torch.equal(p, q), name
+    assert optimizers[0].nbytes() == optimizers[1].nbytes()
+    if recipe == "fixed16":
+        assert all(on_the_grid(p) for p in model.get_submodule("1").parameters())
+
+
+def test_another_recipe_is_found_out_after_loading_too() -> None:
+    model = prepare(nn.Linear(16, 16), "fixed16")
+    model.load_state_dict(nn.Linear(16, 16).state_dict(), assign=True)
+    model(X).sum().backward()
+    with pytest.raises(ArgumentError, match="prepared with recipe 'fixed16'"):
+        SGD(model.parameters(), 0.1).step()

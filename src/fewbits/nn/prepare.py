@@ -20,7 +20,7 @@ from fewbits.nn.left_wide import left_wide
 from fewbits.nn.unsupported import check_supported
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes import recipe as read
-from fewbits.recipes.parameter_marks import RoundedParameters, is_rounded
+from fewbits.recipes.parameter_marks import RoundedParameters, is_rounded, set_pending
 from fewbits.recipes.rounding import round_as
 from fewbits.recipes.step_checks import PreparedParameters
 
@@ -129,7 +129,24 @@ def prepare(
     model.fewbits_recipe = chosen  # type: ignore[assignment]  # as above
     for module in model.modules():
         module.fewbits_prepared = PreparedParameters(module, chosen)  # type: ignore[assignment]  # as above
+        module.register_load_state_dict_pre_hook(_before_loading)
+        module.register_load_state_dict_post_hook(_hold_loaded)
     return model
+
+
+def _before_loading(*_: object) -> None:
+    """See to it that parameters without a mark are new ones."""
+    set_pending()
+
+
+def _hold_loaded(module: nn.Module, *_: object) -> None:
+    """Hold parameters that ``load_state_dict(assign=True)`` put in the place of others as those were."""
+    prepared, narrowed = module.fewbits_prepared, getattr(module, "narrowed", None)
+    assert isinstance(prepared, PreparedParameters)
+    if isinstance(narrowed, RoundedParameters) and prepared.recipe.parameter is not None:
+        narrowed.unrounded |= _held(module, narrowed.new(module), prepared.recipe.parameter)
+        narrowed.mark()
+    prepared.mark()
 
 
 def _check(model: nn.Module, chosen: Recipe, selection: Selection, names: dict[str, nn.Module]) -> None:
@@ -201,16 +218,22 @@ def _hold_parameters(layers: Iterable[nn.Module], target: RoleFormat) -> None:
     Those of norms stay float32: there are few, and torch's norms refuse 16-bit ones beside other inputs. Each
     is marked for the optimizer, which makes a master copy of what a parameter was before.
     """
-    dtype = DTYPES.get(str(target.format))
-    with torch.no_grad():
-        for module in layers:
-            precision = module.precision
-            assert isinstance(precision, LayerPrecision)
-            wide = {}
-            for name, p in module.named_parameters():
-                if is_rounded(p):  # two layers share it
-                    continue
-                if precision.recipe.has_master and p.requires_grad:
-                    wide[name] = p.data
-                p.data = p.data.to(dtype) if dtype else round_as(p.data, target)
-            module.narrowed = RoundedParameters(module, wide)  # type: ignore[assignment]  # as above
+    for module in layers:
+        own = [
+            (name, p) for name, p in module.named_parameters() if not is_rounded(p)
+        ]  # two layers may share it
+        module.narrowed = RoundedParameters(module, _held(module, own, target))  # type: ignore[assignment]  # as above
+
+
+@torch.no_grad()
+def _held(
+    module: nn.Module, parameters: Iterable[tuple[str, torch.Tensor]], target: RoleFormat
+) -> dict[str, torch.Tensor]:
+    """Make parameters of a layer what they are kept as; return what they were, for master copies."""
+    dtype, precision, wide = DTYPES.get(str(target.format)), module.precision, {}
+    assert isinstance(precision, LayerPrecision)
+    for name, p in parameters:
+        if precision.recipe.has_master and p.requires_grad:
+            wide[name] = p.data
+        p.data = p.data.to(dtype) if dtype else round_as(p.data, target)
+    return wide

@@ -52,10 +52,15 @@ _LIVE: WeakSet[Marks] = WeakSet()
 _NEW: WeakSet[Marks] = WeakSet()
 
 
-def find_marks(p: torch.Tensor) -> None:
-    """Set the marks of a parameter that are still pending, as those of a new or sharded model are."""
+def set_pending() -> None:
+    """Set the marks of modules that were not asked for yet."""
     while _NEW:
         _NEW.pop().mark()
+
+
+def find_marks(p: torch.Tensor) -> None:
+    """Set the marks of a parameter that are still pending, as those of a new or sharded model are."""
+    set_pending()
     if is_sharded(p) and not hasattr(p, _LOOKED_FOR):
         setattr(p, _LOOKED_FOR, True)
         for marks in tuple(_LIVE):
@@ -79,6 +84,10 @@ class RoundedParameters(Marks):
     def parameters(self, module: nn.Module) -> Iterable[tuple[str, torch.Tensor]]:
         """Return the layer's, with those of modules in it."""
         return module.named_parameters()
+
+    def new(self, module: nn.Module) -> list[tuple[str, torch.Tensor]]:
+        """Return the parameters without a mark, which took the place of others."""
+        return [(name, p) for name, p in self.parameters(module) if not hasattr(p, _ROUNDED)]
 
     def set(self, name: str, p: torch.Tensor) -> None:
         """Mark one parameter."""
