@@ -277,6 +277,17 @@ def test_an_amax_that_is_no_magnitude_is_refused(amax: Any) -> None:
             function(np.ones(3, np.float32), "int8_tensor", amax=amax)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("name", ["int8_tensor", "nvfp4", "fp8_e4m3_tensor"])
+def test_an_amax_below_what_float32_holds_is_not_that_of_zeros(name: str, dtype: Any) -> None:
+    x = np.full((1, 16), 100, dtype)
+    least = fb.fake_quantize(x, name, amax=2.0**-149)
+    assert 0 < np.abs(least).max() < 1
+    for amax in (1e-46, 5e-324, torch.tensor(1e-60, dtype=torch.float64)):
+        assert same(fb.fake_quantize(x, name, amax=amax), least)
+        assert same(fb.quantize(x, name, amax=amax).dequantize(), least)
+
+
 @pytest.mark.parametrize("name", ["int8_tensor", "nvfp4"])
 def test_a_given_amax_replaces_the_measured_one(name: str) -> None:
     x = normal((2, 32), name)

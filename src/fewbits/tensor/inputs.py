@@ -12,6 +12,7 @@ from fewbits.formats import Format, parse, shares_scale
 
 _NAMES = ("float16", "bfloat16", "float32", "float64")
 _EXPECTED = "float16, bfloat16, float32 or float64"
+_SMALLEST = 2.0**-149  # of float32 above zero
 
 
 def format(text: str | Format) -> Format:
@@ -97,7 +98,7 @@ def _complex(what: str, both: str) -> str:
 
 
 def checked_amax(amax: Any, format: str | Format) -> float | None:
-    """Return ``amax`` as a float, or None.
+    """Return ``amax`` as a float, or None; one above zero stays so in float32.
 
     Raises:
         ArgumentError: amax is negative or not finite, or the format has no scale per tensor.
@@ -111,4 +112,4 @@ def checked_amax(amax: Any, format: str | Format) -> float | None:
         raise ArgumentError(
             f"amax={amax!r} for {format}; only a scale of a whole tensor is chosen from it: leave it out"
         )
-    return float(value)
+    return max(float(value), _SMALLEST) if value else 0.0
