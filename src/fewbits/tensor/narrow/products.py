@@ -115,7 +115,8 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
             each 32 values, which is faster; each value changes by at most 1/253 of the largest magnitude of
             its 32. For ternary and binary weights also a format of integers of 1 to 8 bits, or of 1 and -1,
             with a float32 scale for each vector, such as ``"int8_channel"`` or ``"binary_channel"``: integers
-            multiply exactly. Derivatives are those of the product with x as it is.
+            multiply exactly. The scale of 1 and -1 is the mean magnitude (``scale_rule="absmean"``), where
+            :func:`matmul` takes the largest. Derivatives are those of the product with x as it is.
 
     Raises:
         DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
