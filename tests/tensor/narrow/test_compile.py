@@ -23,6 +23,7 @@ FUNCTIONS: dict[str, Function] = {
     "fb.matmul": lambda x, q: fb.matmul(x, q.t(), "mxfp4") + fb.matmul(x, x.t(), "mxint8")[0, 0],
     "fb.matmul of packed ones": lambda x, q: fb.matmul(q, q.t()) + x[0, 0],
     "quantize": lambda x, q: fb.quantize(x, "mxfp4").dequantize(),
+    "quantize and fb.matvec": lambda x, q: fb.matvec(fb.quantize(x, "mxfp4"), x) + q.dequantize()[0, 0],
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
+from torch.nn import functional
 
 from fewbits import kernels
 from fewbits.errors import ArgumentError, FormatError
@@ -129,7 +130,8 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
             return found
     check_matvec(weight, x)
     if activation is None:
-        return linear(x, weight)
+        # A tracer does not follow a tensor that it packed itself further than into functions of torch.
+        return functional.linear(x, weight) if torch.compiler.is_compiling() else linear(x, weight)
     integers = None if activation == "int8_32" else _integers(activation)
     if isinstance(x, NarrowTensor) or not isinstance(weight, NarrowTensor) or weight.axis != 1:
         raise ArgumentError(
