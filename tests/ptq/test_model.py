@@ -318,6 +318,7 @@ def test_batches_by_name_and_in_tuples_and_layers_called_twice() -> None:
         ({"scale": "best"}, "scale='best' is not one of amax, search"),
         ({"hadamard": 48}, "hadamard=48 is not one of"),
         ({"damping": -1.0}, "damping=-1.0"),
+        ({"damping": "1"}, "damping='1' is no part"),
         ({"batches": []}, "no batch to calibrate on"),
         ({"format": None}, "no format was given"),
         ({"include": "nobody"}, "fits no module"),

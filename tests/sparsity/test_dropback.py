@@ -258,6 +258,11 @@ def test_memory_grows_with_the_budget_and_not_with_the_model() -> None:
     ("options", "message"),
     [
         ({"budget": 0}, "budget=0"),
+        ({"budget": 2.5}, "budget=2.5"),
+        ({"budget": "10"}, "budget='10'"),
+        ({"lr": "0.1"}, "lr='0.1'"),
+        ({"momentum": None}, "momentum=None"),
+        ({"seed": 1.0}, "as seed an integer from 0"),
         ({"lr": 0.0}, "learning rate"),
         ({"momentum": 1.0}, "momentum from 0"),
         ({"seed": -1}, "seed=-1"),

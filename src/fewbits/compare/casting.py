@@ -156,7 +156,7 @@ def direct_cast(
     >>> cast.cast_parameters, cast.other_parameters, cast.weight_qsnr_db > 20
     (128, 2, True)
     """
-    fmt = parse(format) if isinstance(format, str) else format
+    fmt = parse(format)
     kernels.check_scale_rule(scale_rule, [fmt])
     quantizer = FormatQuantizer(fmt, scale_rule if kernels.has_scale_rule(fmt) else "floor")
     return rounded(model, quantizer, include=include, exclude=exclude, measured_calls=measured_calls)

@@ -102,7 +102,7 @@ def measure_checkpoint(
         ArgumentError: no formats, no such scale rule or one that no format follows, ``min_qsnr_db`` is NaN, a
             budget that no format meets, a pattern that matches no name, or no such model.
     """
-    chosen = [parse(f) if isinstance(f, str) else f for f in formats]
+    chosen = [parse(f) for f in formats]
     if not chosen:
         raise ArgumentError("no formats to measure; give at least one, for example 'mxfp4'")
     if isnan(min_qsnr_db):

@@ -87,7 +87,7 @@ def measure_matrix(
         ArgumentError: no formats.
         MissingDependencyError: SciPy is not installed.
     """
-    chosen = [parse(f) if isinstance(f, str) else f for f in formats]
+    chosen = [parse(f) for f in formats]
     if not chosen:
         raise ArgumentError("no formats to measure; give at least one, for example 'bf16'")
     advance = progress or (lambda what, done, total: None)

@@ -56,7 +56,7 @@ def prune_checkpoint(
         ArgumentError: a pattern of names matches nothing, there is nothing to prune, or the destination is
             invalid.
     """
-    measured = parse(format) if isinstance(format, str) else format
+    measured = None if format is None else parse(format)
     chosen, tensors = read(pattern), load_file(source)
     if destination is not None:
         _refuse_source(source, Path(destination))

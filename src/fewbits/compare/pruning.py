@@ -90,7 +90,7 @@ def prune_task(
         )
     chosen, steps = [read(name) for name in recipes], steps or task.hyper.steps
     how, trainings = RETRAININGS[schedule], seeds * (len(recipes) + (start is None) + control)
-    measured, done = parse(format) if isinstance(format, str) else format, 0
+    measured, done = None if format is None else parse(format), 0
     prune = partial(
         sparsify, pattern=pattern, include=include or "*", exclude=exclude, transposable=transposable
     )

@@ -82,8 +82,8 @@ def cast(
         MissingDependencyError: the package of the layout is not installed.
         OSError: the operating system reported an error, such as no permission or no space left.
     """
-    mapped = [(names, _format(to)) for names, to in (map or {}).items()]
-    others = None if format is None else _format(format)
+    mapped = [(names, parse(to)) for names, to in (map or {}).items()]
+    others = None if format is None else parse(format)
     kernels.check_scale_rule(scale_rule, [fmt for fmt in (others, *(to for _, to in mapped)) if fmt])
     if layout is not None:
         if pattern is not None:
@@ -261,10 +261,6 @@ def _replaced(
             )
         replaced[name] = own
     return replaced
-
-
-def _format(given: str | Format) -> Format:
-    return parse(given) if isinstance(given, str) else given
 
 
 def _refuse_clashes(tensors: Sequence[StoredTensor], becomes: dict[str, TensorLayout]) -> None:

@@ -82,8 +82,8 @@ def cast_model(
     tensors = {t.name: t for t in ordinary_tensors(source)}
     if layout is None:
         plan_destination(source, destination, {t.file for t in tensors.values()})  # refused before any work
-    mapped = [(names, _format(to)) for names, to in (map or {}).items()]
-    others = None if format is None else _format(format)
+    mapped = [(names, parse(to)) for names, to in (map or {}).items()]
+    others = None if format is None else parse(format)
     if layout is None:
         chosen = choose_formats(list(tensors.values()), others, mapped, include, exclude)
     else:
@@ -143,10 +143,6 @@ def cast_model(
         for name in others_cast
     )
     return written, replace(report, layers=(*report.layers, *rounded))
-
-
-def _format(given: str | Format) -> Format:
-    return parse(given) if isinstance(given, str) else given
 
 
 def _work_folder(target: Path) -> Path:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from math import inf, nan
+from numbers import Real
 from pathlib import Path
 from typing import TypeVar
 
@@ -118,7 +119,7 @@ def quantize_model(
         DataError: a weight or an input is not finite, or a layer's input is no tensor.
     """
     targets = _Targets.read(format, map or {}, scale_rule)
-    rounding = parse(activation) if isinstance(activation, str) else activation
+    rounding = None if activation is None else parse(activation)
     choice = _checked(method, scale, damping, batches)
     check_size(hadamard)
     check_scale_rule(scale_rule, [*targets.formats, *([rounding] if rounding else [])])
@@ -160,7 +161,7 @@ class _Targets:
         rules = [*map.items(), *([("*", format)] if format is not None else [])]
         if not rules:
             raise ArgumentError("no format was given; expected `format`, as in 'mxfp4', or `map`")
-        read = [(glob, parse(f) if isinstance(f, str) else f) for glob, f in rules]
+        read = [(glob, parse(f)) for glob, f in rules]
         return cls(tuple((glob, Target(f, scale_rule)) for glob, f in read))
 
     @property
@@ -367,8 +368,11 @@ def _checked(method: str, scale: str, damping: float, batches: Sequence[Batch]) 
     for what, given, names in (("method", method, METHODS), ("scale", scale, SCALES)):
         if given not in names:
             raise ArgumentError(f"{what}={given!r} is not one of {', '.join(names)}")
-    if not 0 <= damping < inf:
-        raise ArgumentError(f"damping={damping} is no part of a mean; expected 0.01 or another number from 0")
+    number = isinstance(damping, Real)
+    if not (number and 0 <= damping < inf):
+        raise ArgumentError(
+            f"damping={damping!r} is no part of a mean; expected 0.01 or another number from 0"
+        )
     if len(batches) == 0:
         raise ArgumentError("there is no batch to calibrate on; give a list of one at least")
     return Choice(method, scale, damping)

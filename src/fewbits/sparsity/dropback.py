@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import TypedDict, cast
 
 import torch
@@ -282,10 +283,14 @@ class DropBack(torch.optim.Optimizer):
 
 def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int, gain: float) -> None:
     parameters = trained(model)
-    if budget < 1 or not lr > 0 or not 0 <= momentum < 1 or not 0 <= seed < 2**64 or not gain > 0:
+    numbers = all(isinstance(n, Integral) for n in (budget, seed)) and all(
+        isinstance(x, (Real, torch.Tensor)) for x in (lr, momentum, gain)
+    )
+    if not (numbers and budget > 0 and lr > 0 and 0 <= momentum < 1 and 0 <= seed < 2**64 and gain > 0):
         raise ArgumentError(
-            f"budget={budget}, lr={lr}, momentum={momentum}, seed={seed}, gain={gain}; expected a budget, a"
-            " learning rate and a gain above 0, a momentum from 0 to below 1 and a seed from 0 to 2^64 - 1"
+            f"budget={budget!r}, lr={lr!r}, momentum={momentum!r}, seed={seed!r}, gain={gain!r}; expected a"
+            " number of weights as budget, a learning rate and a gain above 0, a momentum from 0 to below 1,"
+            " and as seed an integer from 0 to 2^64 - 1"
         )
     if is_regenerated(model):
         raise ArgumentError(
