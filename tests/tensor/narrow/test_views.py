@@ -55,6 +55,49 @@ def test_views_that_keep_lines_keep_values_and_share_bytes(fmt: cases.Format) ->
         assert found.codes.untyped_storage().data_ptr() == q.codes.untyped_storage().data_ptr()
 
 
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_tensor", "vsq6", "mx9"])
+def test_a_view_shares_bytes_or_is_refused_and_reshape_copies_where_torch_does(
+    name: str, inference: bool
+) -> None:
+    pieces: tuple[View, ...] = (
+        lambda x: x,
+        lambda x: x.permute(1, 0, 2),
+        lambda x: x.permute(1, 2, 0),
+        lambda x: x.permute(2, 1, 0),
+        lambda x: x[:, :2],
+        lambda x: x[:, ::2],
+        lambda x: x[..., :64],
+        lambda x: x[:1].expand(2, 4, 128),
+        lambda x: x.permute(1, 0, 2).contiguous(),
+    )
+    with torch.inference_mode(inference):
+        for piece in pieces:
+            q = piece(packed(name, (2, 4, 128)))
+            rows = q.movedim(q.axis, -1).shape
+            for lead in ((-1,), (1, *rows[:2]), (rows[0], 2, -1)):
+                ordinary = torch.empty_strided(q.shape, q.stride()).movedim(q.axis, -1)
+                shape, view = (*lead, rows[-1]), q.movedim(q.axis, -1)
+                found = view.reshape(shape)
+                assert same(found.dequantize(), view.dequantize().reshape(shape))
+                shares = ordinary.reshape(shape).data_ptr() == ordinary.data_ptr()
+                assert shares == (found.codes.data_ptr() == q.codes.data_ptr())
+                if shares:
+                    assert torch.equal(view.view(shape), found)
+                else:
+                    with pytest.raises(ArgumentError, match=r"view size is not compatible.*use .reshape"):
+                        view.view(shape)
+
+
+def test_what_is_written_into_a_view_is_in_the_whole_and_into_a_copy_is_not() -> None:
+    q = fb.quantize(torch.zeros(2, 3, 32), "mxfp4")
+    q.view(6, 32)[1].copy_(torch.ones(32))
+    q.permute(1, 0, 2).view(3, 1, 2, 32)[2, 0, 1].copy_(torch.ones(32))
+    assert q.dequantize().sum() == 64
+    q.permute(1, 0, 2).flatten(0, 1).copy_(torch.zeros(6, 32))
+    assert q.dequantize().sum() == 64
+
+
 @pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_tensor", "vsq6", "posit8_1"])
 @pytest.mark.parametrize("axis", [0, 1])
 def test_a_matrix_a_vector_and_a_scalar_can_be_transposed(name: str, axis: int) -> None:

@@ -34,6 +34,10 @@ def _copied(
     return NarrowTensor(parts, q.format, q.shape, q.axis, dtype or q.dtype, None, q.sparsity)
 
 
+def _clone(q: NarrowTensor, *, memory_format: torch.memory_format = torch.preserve_format) -> NarrowTensor:
+    return q.each(lambda part: part.clone(memory_format=memory_format))
+
+
 def _copy_into(q: Any, source: torch.Tensor, non_blocking: bool = False) -> Any:
     """Overwrite ``q`` with a tensor of the same format, or with an ordinary one after quantizing it."""
     if not isinstance(q, NarrowTensor):
@@ -118,7 +122,7 @@ COMPUTED: registry.Table = {
     aten._to_copy.default: _copied,
     aten.addmm.default: _addmm,
     aten.bmm.default: products.product,
-    aten.clone.default: lambda q, memory_format=None: q.each(torch.clone),
+    aten.clone.default: _clone,
     aten.copy_.default: _copy_into,
     aten.embedding.default: _embedding,
     aten.equal.default: _equal,

@@ -34,8 +34,15 @@ for _name in _WAYS_OUT:
     setattr(Sealed, _name, _refusal(_name))
 
 
-def sealed(cls: type[Sealed], shape: Any, dtype: torch.dtype, device: torch.device) -> Any:
-    """Return a tensor of ``cls`` with this shape, dtype and device and an empty storage."""
-    empty = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device, storage_size=0)
+def sealed(
+    cls: type[Sealed], shape: Any, dtype: torch.dtype, device: torch.device, strides: Any = None
+) -> Any:
+    """Return a tensor of ``cls`` with this shape, dtype, device and strides, and an empty storage.
+
+    Strides None are those of C order.
+    """
+    empty = torch.Tensor._make_wrapper_subclass(
+        cls, shape, strides, dtype=dtype, device=device, storage_size=0
+    )
     torch._C._set_throw_on_mutable_data_ptr(empty)
     return empty

@@ -74,7 +74,7 @@ class NarrowTensor(Sealed):
         """Construct from parts without checks; :meth:`from_parts` checks them."""
         codes = parts[0]
         assert codes is not None
-        q: NarrowTensor = sealed(cls, shape, dtype, codes.device)
+        q: NarrowTensor = sealed(cls, shape, dtype, codes.device, _strides(parts, shape, axis))
         q.codes, q.scales, q.shifts, q.outer = parts  # type: ignore[assignment]  # codes are there
         q.format, q.axis, q._family, q.sparsity = format, axis, family, sparsity
         return q
@@ -300,6 +300,20 @@ class NarrowTensor(Sealed):
 
     def __format__(self, spec: str) -> str:
         return format(repr(self), spec)
+
+
+def _strides(parts: Pieces, shape: Sequence[int], axis: int) -> list[int] | None:
+    """Return strides by which torch tells what can be viewed without a copy; None for those of C order.
+
+    They are those of a part that is not in C order, with the block axis put back in its place.
+    """
+    for part in parts:
+        if shape and part is not None and not part.is_contiguous():
+            *others, length = part.shape
+            apart = max(-(-shape[axis] // max(length, 1)), 1)  # values for each item of a line
+            strides = [step * apart for step in part.stride()[: len(others)]]
+            return [*strides[:axis], 1, *strides[axis:]]
+    return None
 
 
 def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) -> None:

@@ -40,7 +40,7 @@ def per_line(
     once = (1,) * (len(shape) - 1)
 
     def reshaped(part: torch.Tensor) -> torch.Tensor:
-        found = part.reshape(*once, part.shape[-1])
+        found = part.view(*once, part.shape[-1])
         return found.clone() if copies else found
 
     parts = tuple(
@@ -88,10 +88,10 @@ def _turned(q: NarrowTensor) -> NarrowTensor:
 
 
 def reshape(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
-    """Return ``q`` in another shape, in which the block axis stays one axis.
+    """Return ``q`` in another shape, in which the block axis stays one axis, without copying.
 
     Raises:
-        ArgumentError: the shape would cut or join lines along the block axis.
+        ArgumentError: the shape would cut or join lines along the block axis, or need a copy.
     """
     shape = list(size)
     if shape.count(-1) == 1:
@@ -148,4 +148,10 @@ def expand(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
 
 def _reshaped(q: NarrowTensor, shape: Sequence[int], axis: int) -> NarrowTensor:
     others = [*shape[:axis], *shape[axis + 1 :]]
-    return per_line(q, shape, axis, lambda part: part.reshape(*others, part.shape[-1]))
+    try:
+        return per_line(q, shape, axis, lambda part: part.view(*others, part.shape[-1]))
+    except RuntimeError as error:  # torch.reshape goes by the strides, and copies first
+        raise ArgumentError(
+            f"view size is not compatible: {q} with strides {q.stride()} cannot be seen in the shape "
+            f"{tuple(shape)} without a copy: use .reshape(...) instead"
+        ) from error
