@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn import functional
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
@@ -155,3 +156,38 @@ def test_scalars_cut_to_nothing() -> None:
     q = packed("fp8_e4m3", (3, 10))
     assert q[:, 10:].shape == (3, 0)
     assert q[:, 5:2].dequantize().shape == (3, 0)
+
+
+INDICES = [
+    *([0, 3, 0], [], 2, [-1], [4], [[1, 0], [3, 2]]),
+    *(torch.tensor([True, False, True, False]), torch.tensor([1, 0, 1, 0], dtype=torch.uint8)),
+    *(torch.tensor([1, 2], dtype=torch.int32), torch.tensor([1, 2], dtype=torch.int16), torch.tensor([1.0])),
+]
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_tensor", "posit8_1"])
+@pytest.mark.parametrize("index", INDICES, ids=str)
+def test_index_select_and_embedding_take_and_refuse_the_indices_that_torch_does(
+    name: str, index: Any
+) -> None:
+    where = index if isinstance(index, torch.Tensor) else torch.tensor(index, dtype=torch.int64)
+    uses: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        lambda x: x.index_select(0, where),
+        lambda x: x[None].index_select(1, where),
+        lambda x: functional.embedding(where, x),
+    )
+    q = packed(name, (4, 64))
+    for use in uses:
+        try:
+            wanted = use(q.dequantize())
+        except (IndexError, RuntimeError) as error:
+            with pytest.raises(type(error), match=re.escape(str(error))):
+                use(q)
+        else:
+            found = use(q)
+            assert same(found.dequantize() if isinstance(found, fb.NarrowTensor) else found, wanted)
+
+
+def test_an_embedding_takes_the_rows_of_a_matrix_only() -> None:
+    with pytest.raises(RuntimeError, match="'weight' must be 2-D"):
+        functional.embedding(torch.tensor([0]), packed("mxfp4", (2, 4, 64)))

@@ -92,7 +92,7 @@ def _addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> t
 
 def _embedding(weight: NarrowTensor, indices: torch.Tensor, *_: Any) -> torch.Tensor:
     """Return the rows of ``weight`` at ``indices``; only those are dequantized."""
-    return slicing.gather(weight, 0, indices).dense()
+    return slicing.rows(weight, indices).dense()
 
 
 def _same(q: NarrowTensor, *_: Any) -> NarrowTensor:
@@ -127,7 +127,7 @@ COMPUTED: registry.Table = {
     aten.embedding.default: _embedding,
     aten.equal.default: _equal,
     aten.index.Tensor: slicing.index,
-    aten.index_select.default: slicing.gather,
+    aten.index_select.default: slicing.index_select,
     aten.linear.default: products.linear,
     aten.matmul.default: products.product,
     aten.mm.default: products.product,

@@ -83,6 +83,21 @@ def gather(q: NarrowTensor, dim: int, index: torch.Tensor) -> NarrowTensor:
     return per_line(q, shape, axis, lambda part: part[at], copies=True)
 
 
+def index_select(q: NarrowTensor, dim: int, index: torch.Tensor) -> NarrowTensor:
+    """Return a copy of ``q`` at the places along ``dim`` that a vector of integers from 0 up names."""
+    dim = _beside_blocks(q, dim, "an index tensor")
+    shape = [*q.shape[:dim], index.numel(), *q.shape[dim + 1 :]]
+    # torch refuses for each part what it refuses for a tensor: other dtypes and shapes, places out of range.
+    return per_line(q, shape, q.axis, lambda part: part.index_select(lead(q, dim), index), copies=True)
+
+
+def rows(q: NarrowTensor, indices: torch.Tensor) -> NarrowTensor:
+    """Return a copy of the rows of a matrix that integers from 0 up name, in a tensor of any shape."""
+    _beside_blocks(q, 0, "an index tensor")
+    shape = [*indices.shape, q.shape[-1]]
+    return per_line(q, shape, indices.ndim, lambda part: torch.embedding(part, indices), copies=True)
+
+
 def index(q: NarrowTensor, indices: Sequence[torch.Tensor | None]) -> NarrowTensor:
     """Return ``q[..., indices, ...]`` with one index tensor."""
     given = [(dim, where) for dim, where in enumerate(indices) if where is not None]
