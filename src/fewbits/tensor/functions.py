@@ -141,6 +141,10 @@ def dequantize(q: NarrowTensor, *, out: AnyArray | None = None) -> AnyArray:
         DTypeError: q is not a NarrowTensor.
         ArgumentError: out does not fit.
     """
+    if is_torch(q) and not is_narrow(q):
+        from fewbits.tensor.narrow.tensor import unwrapped  # needs torch
+
+        q = unwrapped(q)
     if not is_narrow(q):
         raise DTypeError(f"{type(q).__name__}; expected the NarrowTensor that fewbits.quantize returns")
     if out is None:

@@ -154,6 +154,30 @@ def test_matvec_and_matmul_have_every_derivative(name: str, sparse: bool) -> Non
     assert torch.equal(stacked, torch.stack([fb.matvec(one, x) for one in each]))
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # torch's own forward mode
+def test_products_with_views_taken_inside_of_a_transform_have_the_derivatives_of_backward() -> None:
+    q, x = packed("mxfp4", (4, 32)), torch.randn(3, 32, generator=torch.Generator().manual_seed(1))
+    turned = q.t()
+    losses: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+        lambda v: fb.matmul(v, turned, "mxfp8_e4m3").sum(),
+        lambda v: fb.matmul(v, q.t(), "mxfp8_e4m3").sum(),
+        lambda v: fb.matmul(q[1:], v.t(), "mxfp4").sum(),
+        lambda v: fb.matmul(v, packed("ternary_channel", (4, 32)).t(), "int8_channel").sum(),
+        lambda v: fb.matvec(q[:2], v, activation="int8_32").sum(),
+        lambda v: (v @ q[:2].t().dequantize()).sum(),
+        lambda v: (v @ fb.dequantize(q[:2].t())).sum(),
+        lambda v: (v @ packed("mxfp4", (4, 32))[:2].t().dequantize()).sum(),
+        lambda v: (v @ fb.quantize(v, "mxfp4")[:2].t()).sum(),
+        lambda v: (v.double() @ q.double().t().dequantize()).float().sum(),
+    )
+    for loss in losses:
+        leaf = x.clone().requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(leaf), leaf)
+        torch.testing.assert_close(torch.func.grad(loss)(x), gradient)
+        torch.testing.assert_close(torch.func.vjp(torch.func.grad(loss), x)[0], gradient)
+        torch.testing.assert_close(torch.func.jvp(loss, (x,), (x,))[1], (gradient * x).sum())
+
+
 def test_torch_finds_nothing_wrong_with_the_product_of_vectors() -> None:
     q = packed("nvfp4", (8, 64))
     for rows in (1, 3, 0):

@@ -124,6 +124,7 @@ COMPUTED: registry.Table = {
     aten.bmm.default: products.product,
     aten.clone.default: _clone,
     aten.copy_.default: _copy_into,
+    aten.dequantize.self: NarrowTensor.dense,
     aten.embedding.default: _embedding,
     aten.equal.default: _equal,
     aten.index.Tensor: slicing.index,

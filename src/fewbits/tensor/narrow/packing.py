@@ -16,7 +16,7 @@ from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops import at_once, tensors
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.tensor.arrays import mark_changed, opened
-from fewbits.tensor.narrow.tensor import NarrowTensor
+from fewbits.tensor.narrow.tensor import NarrowTensor, without_derivatives
 from fewbits.typing import AnyArray
 
 _TORCH = {numpy: dtype for dtype, numpy in tensors.NUMPY.items()}
@@ -35,7 +35,7 @@ def quantized(
             "a DTensor; expected the values of one process: quantize x.to_local(), with amax= of the whole"
             " where the format has a scale for it, or x.full_tensor()"
         )
-    parts = iter(ops.quantize(x.detach(), format, axis, choices, seed, amax))
+    parts = map(without_derivatives, ops.quantize(x.detach(), format, axis, choices, seed, amax))
     pieces = tuple(None if group is None else next(parts) for group in format.groups)
     return NarrowTensor(pieces, format, x.shape, axis, x.dtype)
 

@@ -21,7 +21,7 @@ from fewbits.kernels.ops.direct import is_recorded
 from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_matmul, check_matvec
-from fewbits.tensor.narrow.tensor import NarrowTensor
+from fewbits.tensor.narrow.tensor import NarrowTensor, unwrapped
 from fewbits.tensor.narrow.vectors import times_lines
 
 _MOST_ON_DEVICE = 2  # vectors that share a decoded matrix; more are multiplied faster by the unpacked one
@@ -76,6 +76,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
     >>> matmul(torch.ones(2, 32), torch.full((32, 3), 0.5), "mxfp4")[0].tolist()
     [16.0, 16.0, 16.0]
     """
+    a, b = unwrapped(a), unwrapped(b)
     check_matmul(a, b)
     if format is None:
         return product(a, b)
@@ -124,6 +125,7 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
         ArgumentError: the shapes do not fit, there is no such activation, or it is given with a weight that
             is not packed along k, or not ternary or binary.
     """
+    weight, x = unwrapped(weight), unwrapped(x)
     if (activation is None or activation == "int8_32") and isinstance(weight, NarrowTensor):
         found = times_lines(x, weight, 1, None if activation is None else ACTIVATION)
         if found is not None:
@@ -268,8 +270,8 @@ def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> Ty
 
 
 def _transposed(q: NarrowTensor) -> NarrowTensor:
-    """Return ``q.t()``, which torch types as any tensor."""
-    turned = q.t()
+    """Return ``q.t()``, which torch types as any tensor, and wraps under torch.func."""
+    turned = unwrapped(q.t())
     assert isinstance(turned, NarrowTensor)
     return turned
 
@@ -293,6 +295,4 @@ def _dense(x: torch.Tensor) -> torch.Tensor:
         return x
     if x.ndim != 2 or x.axis != 0:
         return x.dense()
-    turned = x.t()
-    assert isinstance(turned, NarrowTensor)  # torch types it as any tensor
-    return turned.dense().t()
+    return _transposed(x).dense().t()

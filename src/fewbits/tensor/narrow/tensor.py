@@ -302,6 +302,25 @@ class NarrowTensor(Sealed):
         return format(repr(self), spec)
 
 
+def unwrapped(x: Any) -> Any:
+    """Return the NarrowTensor in what torch.func made of a view of one; anything else as it is."""
+    inner = without_derivatives(x)
+    return inner if isinstance(inner, NarrowTensor) else x
+
+
+def without_derivatives(x: Any) -> Any:
+    """Return ``x`` as it was before a transform of torch.func wrapped it to differentiate it.
+
+    Such a transform wraps what every operation returns, so also packed tensors and their parts, which have no
+    derivatives.
+    """
+    if torch.compiler.is_compiling() or not torch._C._are_functorch_transforms_active():
+        return x
+    while isinstance(x, torch.Tensor) and torch._C._functorch.is_gradtrackingtensor(x):
+        x = torch._C._functorch.get_unwrapped(x)
+    return x
+
+
 def _strides(parts: Pieces, shape: Sequence[int], axis: int) -> list[int] | None:
     """Return strides by which torch tells what can be viewed without a copy; None for those of C order.
 
