@@ -18,6 +18,38 @@ from tests import cases
 from tests.tensor.packed import packed, values
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_tensor"])
+def test_a_deep_copy_keeps_what_shares_bytes_and_shares_none_with_the_original(name: str) -> None:
+    q = packed(name, (4, 64))
+    kept = q.clone()
+    whole, row, turned, piece, same, codes, other = copy.deepcopy(
+        [q, q[1], q.t(), q[:, 32:], q, q.codes, q.clone()]
+    )
+    assert same is whole
+    assert torch.equal(row, q[1])
+    assert torch.equal(piece, q[:, 32:])
+    whole.copy_(torch.full((4, 64), 2.0))
+    for view, values_ in ((row, 2.0), (turned, 2.0)):
+        assert torch.equal(view.dequantize(), torch.full(view.shape, values_))
+    assert torch.equal(codes, whole.codes)
+    for original in (q, other):
+        assert torch.equal(original, kept)
+
+
+def test_a_piece_that_shares_its_scale_shares_it_in_a_deep_copy() -> None:
+    q = packed("int8_tensor", (4, 64))
+    whole, row = copy.deepcopy((q, q[1]))
+    with pytest.raises(ArgumentError, match="would change a scale that other values share"):
+        row.copy_(torch.ones(64))
+    assert torch.equal(whole, q)
+
+
+def test_a_deep_copy_is_made_under_torch_func_too() -> None:
+    q, x = packed("mxfp4", (4, 64)), torch.randn(64)
+    gradient = torch.func.grad(lambda v: (copy.deepcopy(q) @ v).sum())(x)
+    torch.testing.assert_close(gradient, torch.as_tensor(q.dequantize()).sum(0))
+
+
 def parts_bytes(fmt: cases.Format, shape: tuple[int, ...], axis: int) -> int:
     """Return the bytes of codes, scales, microexponents and outer scales, every line in whole bytes."""
     lines = int(np.prod([d for i, d in enumerate(shape) if i != axis], dtype=int))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import deepcopy
 from typing import Any, NoReturn
 
 import numpy as np
@@ -266,7 +267,12 @@ class NarrowTensor(Sealed):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NarrowTensor:
         if id(self) not in memo:
-            memo[id(self)] = self._as_parameter_like(self.detach().clone())
+            # As torch does, by their storages: views of the same bytes are that in the copy too.
+            parts = tuple(without_derivatives(deepcopy(part, memo)) for part in self.pieces)
+            meta = (self.format, self.shape, self.axis, self.dtype, self._family, self.sparsity)
+            made = NarrowTensor.__new__(NarrowTensor, parts, *meta)
+            made._sharing = self._sharing
+            memo[id(self)] = self._as_parameter_like(made)
         found: NarrowTensor = memo[id(self)]
         return found
 
