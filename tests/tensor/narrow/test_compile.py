@@ -103,6 +103,47 @@ def test_a_packed_tensor_can_leave_the_graph() -> None:
     assert repr(q) == repr(fb.quantize(x, "nvfp4"))
 
 
+VIEWS: dict[str, Callable[[fb.NarrowTensor], torch.Tensor]] = {
+    "select": lambda q: q[0],
+    "slice": lambda q: q[1:, :128],
+    "t": lambda q: q.t(),
+    "view": lambda q: q.view(2, 2, 256),
+    "expand": lambda q: q[None].expand(2, -1, -1),
+    "detach": lambda q: q.detach(),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_view_that_leaves_the_graph_shares_bytes_and_scales_as_without_one(
+    name: str, view: Callable[[fb.NarrowTensor], fb.NarrowTensor], dynamic: bool | None
+) -> None:
+    compiled = torch.compile(view, fullgraph=True, backend="aot_eager", dynamic=dynamic)
+    for n in (4, 8):
+        q = packed(name, (n, 256)) if view is not VIEWS["view"] else packed(name, (4, 256))
+        found, wanted = compiled(q), view(q)
+        assert torch.equal(found, wanted)
+        assert found.stride() == wanted.stride()
+        assert found.codes.data_ptr() == wanted.codes.data_ptr()
+        assert found._shares_its_scale == wanted._shares_its_scale
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mx6"])
+def test_what_a_graph_writes_into_a_view_is_in_the_whole(name: str) -> None:
+    def write(q: fb.NarrowTensor, x: torch.Tensor) -> torch.Tensor:
+        piece = q[1:3]
+        piece.copy_(x)
+        return piece[:1]
+
+    q, x = packed(name, (4, 64)), torch.ones(2, 64)
+    wanted = q.clone()
+    write(wanted, x)
+    found = torch.compile(write, fullgraph=True, backend="aot_eager")(q, x)
+    assert torch.equal(q, wanted)
+    assert torch.equal(found, wanted[1:2])
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_a_module_with_a_packed_weight_compiles_with_gradients_and_exports(name: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(64, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import return_and_correct_aliasing
 
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.at_once import PLAIN
@@ -40,13 +39,13 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """
     view = VIEWS.get(func)
     if view is not None:
-        if not torch.is_inference_mode_enabled() and is_ordinary(args[0].codes):
+        # Storages of wrappers stay apart: torch.compile would take a view of one for as_strided of the other,
+        # and returns the parts of a packed tensor, which share their memory, by themselves.
+        if not torch.is_inference_mode_enabled():
             return view(*args, **kwargs)
         # In inference mode a view of an ordinary tensor is an ordinary tensor: torch counts its versions.
-        with torch.inference_mode(torch.is_inference_mode_enabled() and args[0].is_inference()):
-            found = view(*args, **kwargs)
-        # Tracers see by the storage of a wrapper, which holds nothing, that a view is one.
-        return return_and_correct_aliasing(func, args, kwargs, found)
+        with torch.inference_mode(args[0].is_inference()):
+            return view(*args, **kwargs)
     computed = COMPUTED.get(func)
     if computed is not None:
         return computed(*args, **kwargs)

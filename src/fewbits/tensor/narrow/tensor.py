@@ -240,12 +240,15 @@ class NarrowTensor(Sealed):
 
     def __tensor_flatten__(self) -> tuple[list[str], Any]:
         names = [name for name, part in zip(PARTS, self.pieces, strict=True) if part is not None]
-        return names, (self.format, self.axis, self.dtype, self._family, self.sparsity)
+        sharing = None if self._sharing is None else int(self._sharing)  # a number in graphs, not a symbol
+        return names, (self.format, self.axis, self.dtype, self._family, self.sparsity, sharing)
 
     @staticmethod
     def __tensor_unflatten__(inner: dict[str, torch.Tensor], meta: Any, shape: Any, _: Any) -> NarrowTensor:
-        format, axis, dtype, *rest = meta
-        return NarrowTensor(tuple(map(inner.get, PARTS)), format, shape, axis, dtype, *rest)
+        format, axis, dtype, family, sparsity, sharing = meta
+        made = NarrowTensor(tuple(map(inner.get, PARTS)), format, shape, axis, dtype, family, sparsity)
+        made._sharing = sharing
+        return made
 
     def _stable_hash_for_caching(self) -> str:
         """Return the key of this tensor's metadata for torch's cache of compiled graphs."""
