@@ -118,6 +118,23 @@ def test_an_embedding_whose_blocks_lie_across_the_rows_is_refused() -> None:
         functional.embedding(torch.tensor([1]), packed("mxfp4", (32, 8), axis=0))
 
 
+def test_a_vector_as_the_weight_of_a_linear_layer_takes_no_bias_as_in_torch() -> None:
+    row, x = packed("mxfp4", (64,)), torch.randn(3, 64)
+    torch.testing.assert_close(functional.linear(x, row), functional.linear(x, row.dequantize()))
+    with torch.inference_mode():  # a number is added in another way than a vector
+        number = torch.tensor(1.0)
+        found = functional.linear(x[None], row, number)
+        torch.testing.assert_close(found, functional.linear(x[None], row.dequantize(), number))
+    for inference in (False, True):
+        for given in (x, x[0], x[None]):
+            for bias in (torch.ones(1), torch.ones(3), *([torch.tensor(1.0)] if given is x else [])):
+                with torch.inference_mode(inference):
+                    with pytest.raises(RuntimeError, match="mat2 must be a matrix, got 1-D tensor"):
+                        functional.linear(given, row.dequantize(), bias)
+                    with pytest.raises(ArgumentError, match=r"and a bias; expected a matrix"):
+                        functional.linear(given, row, bias)
+
+
 def test_shapes_that_do_not_fit_are_torchs_own_error() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         torch.ones(5, 63) @ packed("mxfp4", (8, 64)).t()

@@ -84,6 +84,7 @@ def _addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> t
     """Return ``beta bias + alpha a @ b``; torch calls this for a linear layer, with the weight transposed."""
     if isinstance(bias, NarrowTensor):
         raise ArgumentError(f"{bias} as the summand of addmm: call .dequantize() on it first")
+    products.check_matrix(b)
     if beta == alpha == 1 and bias.ndim == 1:
         return products.linear(a, b.t(), bias)
     summand = beta * bias if beta else torch.zeros_like(bias)  # as in torch, where NaN is not passed on then

@@ -47,12 +47,22 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         found = times_lines(x, weight, 1)
         if found is not None:
             return found if bias is None else found + bias
+    if bias is not None and (bias.ndim or x.ndim == 2):
+        check_matrix(weight)
     fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
     if fits and _is_gemv(weight, x, x.shape[:-1].numel(), axis=1):
         y = _gemv(x, weight)
     else:
         y = product(x, weight.t())
     return y if bias is None else y + bias
+
+
+def check_matrix(weight: torch.Tensor) -> None:
+    """Raise ArgumentError for a vector, by which torch does not multiply where it adds a bias."""
+    if weight.ndim < 2:
+        raise ArgumentError(
+            f"a product with {weight} and a bias; expected a matrix: unsqueeze it, or leave the bias out"
+        )
 
 
 def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None) -> torch.Tensor:
