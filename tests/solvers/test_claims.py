@@ -329,3 +329,36 @@ def test_minres_solves_what_is_indefinite_and_lsqr_what_is_not_square() -> None:
 def test_what_cannot_be_done_is_refused(a: Any, b: Any, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         cg(a, b, **options)
+
+
+def test_least_squares_from_a_guess_is_not_done_where_b_is_orthogonal_to_the_columns() -> None:
+    """Where A^H b is zero nothing is known of the size of A from b, and the guess is not the solution."""
+    rng = np.random.default_rng(0)
+    for m, n, size in ((2, 1, 5.0), (14, 14, 1e6), (27, 27, 1e6), (30, 8, 1e-6)):
+        a = rng.standard_normal((m, n))
+        a[0] = 0
+        a[:, 0] = 0 if n > 1 else a[:, 0]
+        b, guess = np.eye(m)[0], size * rng.standard_normal(n)
+        found = lsqr(a, b, x0=guess)
+        assert found.converged
+        r = b - a @ found.x
+        assert np.linalg.norm(a.T @ r) <= 1e-9 * np.linalg.norm(a, 2) * np.linalg.norm(r)
+        assert np.linalg.norm(r) == pytest.approx(1, rel=1e-6)
+        assert lsqr(a, b).converged
+
+
+@pytest.mark.parametrize("given", [None, "no numbers", np.ones(3, np.longdouble)])
+def test_functions_that_give_no_numbers_are_refused(given: Any) -> None:
+    for solver in (cg, minres, bicgstab, gmres, gcr):
+        with pytest.raises(ArgumentError, match=r"what a function gives is \S+; expected real or complex"):
+            solver(lambda v: given, np.ones(3))
+        with pytest.raises(ArgumentError, match=r"what a function gives is \S+; expected real or complex"):
+            solver(np.eye(3), np.ones(3), M=lambda v: given)
+
+
+def test_arguments_of_other_kinds_are_refused_in_words() -> None:
+    with pytest.raises(ArgumentError, match=r"shifts=0\.5; expected finite real numbers"):
+        multishift_cg(np.eye(3), np.ones(3), 0.5)
+    with pytest.raises(ArgumentError, match=r"shape \(0, 1, 1\); expected"):
+        Stencil.poisson(np.ones((0, 1, 1)))
+    assert gmres(np.eye(3), np.ones(3), restart=10**6).x == pytest.approx(np.ones(3))

@@ -91,6 +91,8 @@ def test_bad_modes_are_refused() -> None:
         Deflation(a, torch.ones(5, 1))
     with pytest.raises(ArgumentError, match="the modes are zero"):
         Deflation(a, torch.zeros(4, 2), None)
+    with pytest.raises(ArgumentError, match="a deflation of 4 unknowns for 6"):
+        cg(np.eye(6), np.ones(6), deflation=Deflation(a, torch.ones(4, 1)))
     with pytest.raises(ArgumentError, match="k=4"):
         low_modes(a, 4, 4)
     with pytest.raises(ArgumentError, match="not symmetric"):

@@ -177,7 +177,7 @@ def test_a_solution_outside_the_range_is_said_and_the_matrix_is_not_called_singu
     b = np.ones((50, 2)) * [1.0, 0.0]  # zero has a solution of zeros, which loses nothing
     for of_a, of_b, told in (
         (1e-300, 1e300, "^x holds NaN or infinity: the solution exceeds"),
-        (1e300, 1e-300, "^x is not a solution: a column of it lies below the normal numbers"),
+        (1e300, 1e-300, "^x is not a solution: it, or what counts of it, lies below the normal numbers"),
     ):
         with pytest.warns(RuntimeWarning, match=told):
             found = factorize(of_a * a, precision).solve(of_b * b)

@@ -9,7 +9,7 @@ import pytest
 from scipy import linalg
 
 from fewbits.errors import DataError
-from fewbits.solvers import PRECISIONS, factorize, solve
+from fewbits.solvers import PRECISIONS, factorize, lstsq, solve
 from fewbits.solvers.dense import plan
 from tests.cases import pairs
 from tests.solvers.systems import Array, randsvd
@@ -138,3 +138,41 @@ def test_pivots_that_grow_beyond_double_precision_leave_the_system_to_qr() -> No
     assert found.converged
     assert [s.method for s in found.stages][-2:] == ["LU", "QR"]
     assert np.abs(found.x - x).max() < 1e-9
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16x3", "fp16", "tf32", "fp32", "auto"])
+def test_small_systems_that_are_nearly_singular_are_solved_or_refused_in_words(precision: str) -> None:
+    rng, refused = np.random.default_rng(0), []
+    for i in range(120):
+        n = 2 + i % 3
+        a = rng.standard_normal((n, n)).round(2)
+        a[-1] = a[0] * rng.standard_normal() + rng.standard_normal(n) * 10.0 ** -rng.uniform(5, 13)
+        b = rng.standard_normal(n).round(2)
+        condition = np.linalg.cond(a)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)
+                x = solve(a, b, precision=precision)
+        except DataError as error:
+            refused.append((str(error), condition))
+            continue
+        wanted = np.linalg.solve(a, b)
+        assert np.abs(x - wanted).max() <= 1e-13 * condition * np.abs(wanted).max() + 1e-12, (i, condition)
+    assert all("singular" in said and condition > 1e12 for said, condition in refused)
+
+
+def test_entries_that_underflow_are_said_where_the_residual_shows_them() -> None:
+    a, b = np.array([[1, 1e200], [1, -1e200]]), np.array([1e-150, 0])
+    for precision in ("fp64", "fp32", "auto"):
+        with pytest.warns(RuntimeWarning, match="what counts of it, lies below the normal numbers"):
+            assert not factorize(a, precision).solve(b).converged
+    with pytest.warns(RuntimeWarning, match="what counts of it, is outside the normal numbers"):
+        found = lstsq(a, b)
+    assert not found.converged
+    assert np.isnan(found.residual)
+    # Beside larger ones they count for nothing.
+    a = np.array([[1.0, 1.0], [1.0, -1.0]]) * [1, 1e30]
+    b = np.array([1e-290, 1e-290 * (1 - 2.0**-52)])
+    for found in (factorize(a).solve(b), lstsq(a, b)):
+        assert found.converged
+        assert np.abs(b - a @ found.x).max() <= 4 * np.finfo(float).eps * np.abs(b).max()

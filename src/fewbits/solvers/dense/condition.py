@@ -112,6 +112,8 @@ def _largest_magnification(system: System, factors: Factors, start: torch.Tensor
         if not bool(torch.isfinite(z.abs()).all()):
             return math.inf
         new = _orthogonal(z, directions)
+        if not bool(torch.isfinite(new.abs()).all()):  # the space is complete: z lies in it
+            break
         directions, images = torch.cat([directions, new], 1), torch.cat([images, system.matvec(new)], 1)
         before, best = best, max(best, _magnification(directions, images))
         v = _orthogonal(images @ (directions.mH @ z), basis)

@@ -24,7 +24,9 @@ from fewbits.typing import Watch
 _ENOUGH_SCALED = 2 * EPS
 _STABLE = 16  # times sqrt(n) 2^-53: largest normwise error of a backward stable solution
 _OVERFLOW = "x holds NaN or infinity: the solution exceeds what double precision holds"
-_UNDERFLOW = "a column of it lies below the normal numbers of double precision; scale b up, or A down"
+_UNDERFLOW = (
+    "it, or what counts of it, lies below the normal numbers of double precision; scale b up, or A down"
+)
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def run(
     if last.y is None:
         raise DataError(f"A is singular: {last.stage.reason}; there is no unique solution")
     x = last.system.leaving(last.y, last.top)
-    if last.stage.code >= 0 and (reason := _out_of_range(last.y, x)):
+    if last.stage.code >= 0 and (reason := _out_of_range(last, last.y, x)):
         last = attempts[-1] = _failed(last, x, reason)
     return Outcome(x, tuple(attempts), _warning(last, x))
 
@@ -170,15 +172,20 @@ def _judge_double(system: System, done: Refinement, b: torch.Tensor) -> tuple[in
     return -50, f"the backward error stayed at {error:.1e}, {allowed:.1e} is what double precision allows"
 
 
-def _out_of_range(y: torch.Tensor, x: torch.Tensor) -> str:
+def _out_of_range(last: Attempt, y: torch.Tensor, x: torch.Tensor) -> str:
     """Return why x does not hold the solution y of the equilibrated system; "" if it does.
 
-    Single entries may underflow beside larger ones; a column that is all below the normal numbers is lost.
+    Single entries may underflow beside larger ones, where the residual does not tell; a column that is all
+    below the normal numbers is lost.
     """
     sizes = x.abs().amax(0)
     if not bool(torch.isfinite(sizes).all()):
         return _OVERFLOW
     lost = (sizes < torch.finfo(torch.float64).tiny) & (y.abs().amax(0) > 0)
+    change = last.system.lost(y, x, last.top)
+    if not bool(lost.any()) and bool((change != 0).any()):
+        by = last.system.residuals(change, torch.zeros_like(last.b))[1]
+        lost = by > 2 * EPS * last.system.residuals(y, last.b)[1]
     return _UNDERFLOW if bool(lost.any()) else ""
 
 

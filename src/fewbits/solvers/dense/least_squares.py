@@ -23,7 +23,7 @@ from fewbits.solvers.solution import REASONS, Solution
 from fewbits.typing import AnyArray, Array, Watch
 
 _FAR = 200  # exponents up to which sums of squares, and products of them, are within double precision
-_OUTSIDE = "x exceeds what double precision holds, or a column lies below its normal numbers; scale A or b"
+_OUTSIDE = "x, or what counts of it, is outside the normal numbers of double precision; scale A or b"
 
 
 def lstsq(
@@ -121,8 +121,10 @@ def _solution(
     along = length / (norm * torch.linalg.vector_norm(x, dim=0) + right)
     some = length > 0
     found = times_power(x, exponents) if bool(exponents.any()) else x
-    lost = _lost(x, found)
+    change = torch.linalg.vector_norm(a @ (x - times_power(found, -exponents.expand(x.shape))), dim=0)
+    lost = _lost(x, found) | (change > length + 8 * EPS * right)
     numbers = [torch.where(some, v, 0.0) for v in (length / right, torch.minimum(across, along), across)]
+    numbers = [torch.where(lost, math.nan, v) for v in numbers]
 
     def with_evidence(x: Array, of: slice, parts: tuple[Solution[Array], ...]) -> Solution[Array]:
         residual, backward, optimality = (float(v[of].max()) for v in numbers)

@@ -151,6 +151,11 @@ class System:
         columns = 0 if self.columns is None else self.columns[:, None]
         return times_power(y, columns + top)
 
+    def lost(self, y: torch.Tensor, x: torch.Tensor, top: torch.Tensor) -> torch.Tensor:
+        """Return what underflow took of y, in its units, when it became the solution x of A x = b."""
+        columns = 0 if self.columns is None else self.columns[:, None]
+        return y - times_power(x, -(columns + top).expand(y.shape))
+
     def near_one(self, y: torch.Tensor) -> torch.Tensor:
         """Return the exponents, (n, k), that scale y to the unknowns of A, the largest being about one."""
         none = y.new_zeros(len(y), 1, dtype=torch.int64)

@@ -90,6 +90,10 @@ def cg(
         raise ArgumentError(f"trigger={trigger!r}; expected drop or deviation")
     system = System(A, b, x0=x0, M=M, pairs=deflation is not None and deflation.a.complex)
     check_symmetric(system.a)
+    if deflation is not None and deflation.a.n != system.a.n:
+        raise ArgumentError(
+            f"a deflation of {deflation.a.n} unknowns for {system.a.n}; make it of this A and its modes"
+        )
 
     def attempt(problem: Problem, tried: KrylovPrecision) -> None:
         own = problem.a.cg_vectors(tried) if M is None else None

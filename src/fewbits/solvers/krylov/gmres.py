@@ -98,7 +98,8 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor, restart: int) -> tor
         return problem.claimed > enough and problem.goes_on
 
     sizes = torch.tensor([size], dtype=torch.float64)
-    x, _ = flexible_gmres(_PackedBasis(space, r, sizes), sizes, r.dtype, maxiter=restart, go_on=go_on)
+    most = min(restart, problem.a.unknowns or problem.a.n)
+    x, _ = flexible_gmres(_PackedBasis(space, r, sizes), sizes, r.dtype, maxiter=most, go_on=go_on)
     return x
 
 

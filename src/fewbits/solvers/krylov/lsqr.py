@@ -37,15 +37,21 @@ class LeastSquares(Problem):
         super().__init__(a, b, **options)
         if options["stopping"].maxiter is None:
             self.maxiter = max(10 * max(a.rows, a.n), 100)
-        v = self.adjoint.exact(self.b)
+        # Where b is orthogonal to the columns of A, the residual of x0 alone says something of A.
+        self.norm = self._bound(self.b) or self._bound(self.b - a.exact(self.best))
+        self.least, self._met, self.optimality = math.inf, False, math.inf
+
+    def _bound(self, start: torch.Tensor) -> float:
+        """Return a bound of |A| from below, by the power method from A^H ``start``; 0 if that is zero."""
+        bound, v = 0.0, self.adjoint.exact(start)
         for _ in range(POWERS):
-            size = a.norm(v)
+            size = self.a.norm(v)
             if size == 0:
                 break
-            image = a.exact(v / size)
-            self.norm = max(self.norm, a.norm(image))
+            image = self.a.exact(v / size)
+            bound = max(bound, self.a.norm(image))
             v = self.adjoint.exact(image)
-        self.least, self._met, self.optimality = math.inf, False, math.inf
+        return bound
 
     @property
     def goes_on(self) -> bool:

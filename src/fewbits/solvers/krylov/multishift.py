@@ -109,7 +109,7 @@ def _real(shifts: Sequence[float]) -> list[float]:
         values = []
     if not values or not all(math.isfinite(s) for s in values):
         raise ArgumentError(
-            f"shifts={list(shifts)}; expected finite real numbers, at least one: with a complex shift no A is"
+            f"shifts={shifts!r}; expected finite real numbers, at least one: with a complex shift no A is"
             " positive definite; take gmres"
         )
     return values

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator
 
@@ -14,7 +13,7 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.operators.matrices import Matrix, SparseMatrix
 from fewbits.solvers.operators.operator import Apply, Operator
-from fewbits.solvers.operators.vectors import times_power, wide
+from fewbits.solvers.operators.vectors import numbers, times_power, wide
 from fewbits.typing import AnyArray
 
 VectorFunction: TypeAlias = Callable[..., AnyArray]
@@ -75,7 +74,10 @@ class Function(Operator):
         """Return the function of a copy of v."""
         out = self._apply(v.numpy().copy() if self._arrays else v.clone())
         # Copied, because a function may return memory that its next call overwrites.
-        product = out.detach().clone() if isinstance(out, torch.Tensor) else torch.from_numpy(np.array(out))
+        if isinstance(out, torch.Tensor):
+            product = out.detach().clone()
+        else:
+            product = numbers(out, "what a function gives")
         if product.device != v.device:
             raise ArgumentError(
                 f"a function gives a result on {product.device} for a vector on {v.device}; expected both"

@@ -85,7 +85,7 @@ class Stencil(Operator):
         the one cell.
         """
         k = real_array(k, "k")
-        if k.ndim != 3 or not (k > 0).all():
+        if k.ndim != 3 or not k.size or not (k > 0).all():
             raise ArgumentError(f"k has the shape {k.shape}; expected (nz, ny, nx) of positive coefficients")
         around = np.pad(k, 1, mode="edge")
         inner = (slice(1, -1),) * 3

@@ -62,7 +62,7 @@ def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
             gradient.
         DataError: NaN or infinity.
     """
-    v = _numbers(given, name)
+    v = numbers(given, name)
     if not bool(torch.isfinite(reals(v)).all()):
         raise DataError(f"{name} holds NaN or infinity; remove them first")
     return v
@@ -74,7 +74,7 @@ def real_array(given: ArrayLike | torch.Tensor, name: str) -> NDArray[np.float64
     Raises:
         ArgumentError: complex numbers, or as for :func:`array`.
     """
-    v = _numbers(given, name)
+    v = numbers(given, name)
     if v.is_complex():
         raise ArgumentError(f"{name} holds complex numbers; expected real ones")
     values: NDArray[np.float64] = v.numpy()
@@ -103,7 +103,12 @@ def refuse_mask(given: object, name: str) -> None:
         raise ArgumentError(f"{name} is a masked array; expected numbers: fill it first")
 
 
-def _numbers(given: ArrayLike | torch.Tensor | Sequence[object], name: str) -> torch.Tensor:
+def numbers(given: ArrayLike | torch.Tensor | Sequence[object], name: str) -> torch.Tensor:
+    """Return numbers as :func:`array` does, NaN and infinity too; what is no tensor is copied.
+
+    Raises:
+        ArgumentError: as for :func:`array`.
+    """
     if isinstance(given, torch.Tensor):
         refuse_gradients(given, name)
         return wide(given.detach()).resolve_conj()
