@@ -93,6 +93,10 @@ def test_names_that_clash_are_refused(tmp_path: Path) -> None:
     q = fb.quantize(normal(2, 32), "mxfp4")
     with pytest.raises(ArgumentError, match=r"'q\.codes' is a part of a narrow tensor and a tensor"):
         save_file({"q": q, "q.codes": normal(2)}, tmp_path / "m.safetensors")
+    for tensors, name in (({}, "file.safetensors"), ({"w": normal(3)}, "file"), ({"w": normal(3)}, "w.bin")):
+        with pytest.raises(ArgumentError, match="which load_file would not read"):
+            save_file(tensors, tmp_path / name)
+        assert not (tmp_path / name).exists()
     with pytest.raises(ArgumentError, match="has the key 'fewbits'"):
         save_file({"q": q}, tmp_path / "m.safetensors", {"fewbits": ""})
     with pytest.raises(DTypeError, match="'x' is complex128; expected one of"):

@@ -53,14 +53,20 @@ def save_file(
         metadata: further text for the header.
 
     Raises:
-        ArgumentError: a part of a narrow tensor would have the name of another tensor, a name is no text or
-            ``__metadata__``, metadata is no text or has a key ``fewbits``, or the folder does not exist.
+        ArgumentError: nothing to write, another suffix, a part of a narrow tensor would have the name of
+            another tensor, a name is no text or ``__metadata__``, metadata is no text or has a key
+            ``fewbits``, or the folder does not exist.
         DTypeError: the layout has no name for a dtype, or something is no dense tensor with values.
         OSError: the operating system reported an error, such as no permission or no space left.
     """
     import torch
 
     _check_given(tensors, metadata or {})
+    if not (tensors or metadata) or Path(path).suffix.lower() != ".safetensors":
+        raise ArgumentError(
+            f"{len(tensors)} tensors to {os.fspath(path)!r}, which load_file would not read; expected one at"
+            " least, or metadata, and a .safetensors file by its name"
+        )
     narrow = {name: _layout(name, t) for name, t in tensors.items() if isinstance(t, NarrowTensor)}
     written: dict[str, torch.Tensor] = {}
     placeholders: dict[str, torch.Tensor] = {}

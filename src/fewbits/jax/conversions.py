@@ -20,6 +20,7 @@ from fewbits.jax.packing import pack
 from fewbits.jax.scales import Scales, multiplied, scaled, significand_bits
 from fewbits.kernels.bits.options import Choices, Options, decide
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
+from fewbits.tensor.arrays import checked_axis
 
 _DTYPES = (np.dtype(np.float32), np.dtype(jnp.bfloat16), np.dtype(np.float16))
 
@@ -105,8 +106,7 @@ def _checked(
             f"scale_rule={options.scale_rule!r}, which fewbits.jax does not do: round with fewbits.quantize,"
             " or leave it out"
         )
-    if not -array.ndim <= axis < max(array.ndim, 1) and not (array.ndim == 0 and axis == -1):
-        raise ArgumentError(f"axis={axis} of an array of {array.ndim} dimensions; expected one that it has")
+    front = checked_axis(axis, array.ndim)
     if (options.rounding == "stochastic") != (key is not None):
         raise ArgumentError(
             f"key={'None' if key is None else '...'} with rounding={options.rounding!r}; stochastic rounding"
@@ -115,7 +115,7 @@ def _checked(
     _check_exact(target)
     if options.nonfinite == "raise":
         _refuse_nonfinite(x, target)
-    return array, target, options, axis - array.ndim if axis >= 0 else axis
+    return array, target, options, front - max(array.ndim, 1)
 
 
 def _check_exact(format: Format) -> None:
