@@ -135,6 +135,31 @@ def test_wide_weights_take_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
     assert found.model.layers[0].mlp.up_proj.weight.outer.dtype == torch.float32
 
 
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_packed_weights_take_the_dtype_that_is_asked_for(
+    stored: str, dtype: torch.dtype, tmp_path: Path
+) -> None:
+    model = llama(dtype=stored).to(getattr(torch, stored))
+    folder = written(model, tmp_path, exclude=())
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    assert {p.dtype for p in loaded.parameters()} == {loaded.dtype} == {dtype}
+    assert isinstance(loaded.model.layers[0].mlp.up_proj.weight, fb.NarrowTensor)
+    values = loaded(IDS).logits
+    assert values.dtype == dtype
+    wanted = dense_twin(model, folder).to(dtype)(IDS).logits
+    torch.testing.assert_close(values.float(), wanted.float(), rtol=0.05, atol=0.02)
+
+
+def test_a_packed_model_is_not_half_saved(tmp_path: Path) -> None:
+    folder = written(llama(), tmp_path)
+    with pytest.raises(ArgumentError, match="`fewbits cast` writes its folder"):
+        fb.load(folder).save_pretrained(tmp_path / "again")
+    with pytest.raises(ValueError, match="is not serializable"):
+        transformers.AutoModelForCausalLM.from_pretrained(folder).save_pretrained(tmp_path / "again")
+    assert not (tmp_path / "again").exists()
+
+
 def test_tied_embeddings_stay_one(tmp_path: Path) -> None:
     model = llama(tie_word_embeddings=True)
     folder = written(model, tmp_path, "mxfp8_e4m3", exclude=())

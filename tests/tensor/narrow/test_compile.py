@@ -89,6 +89,22 @@ def test_batches_and_packed_tensors_of_changing_size_compile(dynamic: bool | Non
         torch.testing.assert_close(compiled(x, q), functional.linear(x, q) + q.dequantize().sum())
 
 
+def test_any_number_of_vectors_takes_two_graphs_and_one_exported() -> None:
+    layer = torch.nn.Linear(128, 64)
+    layer.weight = torch.nn.Parameter(fb.quantize(layer.weight.detach(), "mxfp4"), requires_grad=False)
+    counted = torch._dynamo.testing.CompileCounter()
+    compiled = torch.compile(layer, backend=counted, dynamic=True)
+    sizes = (*range(40, 50), 600, 700)
+    assert all(torch.equal(compiled(x), layer(x)) for x in (torch.ones(n, 128) for n in sizes))
+    assert counted.frame_count == 2  # few vectors, and many
+    for first in (3, 700):
+        rows = {0: torch.export.Dim("rows")}
+        whole = torch.export.export(layer, (torch.ones(first, 128),), dynamic_shapes=(rows,)).module()
+        for n in (2, 5, 900):
+            x = torch.randn(n, 128)
+            torch.testing.assert_close(whole(x), layer(x))
+
+
 def test_another_format_compiles_anew() -> None:
     compiled = torch.compile(lambda q: q.dequantize(), fullgraph=True, backend="aot_eager")
     for name in ("mxfp8_e4m3", "mxfp8_e5m2"):

@@ -12,7 +12,7 @@ import transformers
 from transformers import AutoConfig, AutoModel, GenerationConfig, PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 
-from fewbits.errors import DataError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file
 from fewbits.files.contents import sound_contents
 from fewbits.integrations.transformers.places import places, read_experts_packed, stays_packed
@@ -50,7 +50,15 @@ def from_folder(
         model.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)
     if activation is not None:
         round_inputs(model)
+    model.save_pretrained = _refuse_saving
     return cast("PreTrainedModel", model.to(device).eval())
+
+
+def _refuse_saving(*_: object, **__: object) -> None:
+    raise ArgumentError(
+        "save_pretrained of a model with packed weights; `fewbits cast` writes its folder: copy that, or cast"
+        " the wide model again"
+    )
 
 
 def _class_of(config: Any, folder: Path) -> Any:

@@ -133,7 +133,7 @@ class _Packed(_OfParts):
         (stored,) = self.hf_quantizer.narrow[place]
         q = _assembled(stored, found)
         if stored.layout.view is None and stays_packed(model, place):
-            return {full_layer_name: nn.Parameter(q, requires_grad=False)}
+            return {full_layer_name: nn.Parameter(q.to(own.dtype), requires_grad=False)}
         return {full_layer_name: q.dense().to(own.dtype).reshape(stored.layout.shape)}
 
 

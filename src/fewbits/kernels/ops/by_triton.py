@@ -5,6 +5,7 @@ Triton is imported when the first such tensor comes.
 
 from __future__ import annotations
 
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -146,7 +147,7 @@ def rounded_product(
         return None
     from fewbits.kernels.triton.gemm import product as products
 
-    stack = a.shape[:-2].numel()
+    stack = math.prod(a.shape[:-2])
     if stack > _MOST_IN_STACK or not products.multiplies(format_a, format_b):
         return None
     with torch.cuda.device_of(a):

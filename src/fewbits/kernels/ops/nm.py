@@ -5,6 +5,8 @@ On another device than the CPU the host waits for one number: the first line tha
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from fewbits.formats import Format
@@ -69,7 +71,7 @@ def _expanded(
 
 
 def _lines(packed: torch.Tensor) -> torch.Tensor:
-    return packed.reshape(packed.shape[:-1].numel(), packed.shape[-1])
+    return packed.reshape(math.prod(packed.shape[:-1]), packed.shape[-1])
 
 
 def _first(lines: torch.Tensor) -> int:

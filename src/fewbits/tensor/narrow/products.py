@@ -5,6 +5,7 @@ Gradients flow to the ordinary operand: its derivatives are products with the sa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TypeGuard
 
@@ -50,7 +51,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     if bias is not None and (bias.ndim or x.ndim == 2):
         check_matrix(weight)
     fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
-    if fits and _is_gemv(weight, x, x.shape[:-1].numel(), axis=1):
+    if fits and _is_gemv(weight, x, math.prod(x.shape[:-1]), axis=1):
         y = _gemv(x, weight)
     else:
         y = product(x, weight.t())
@@ -106,7 +107,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
 
 def _is_counted(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
     """Return whether few vectors ``a``, rounded to integers, meet a ternary or binary matrix ``b``."""
-    few = 0 < a.shape[:-1].numel() <= _MOST_COUNTED and a.ndim > 0 and b.ndim == 2
+    few = 0 < math.prod(a.shape[:-1]) <= _MOST_COUNTED and a.ndim > 0 and b.ndim == 2
     fits = few and a.shape[-1] == b.shape[0] and a.dtype == b.dtype and not isinstance(a, NarrowTensor)
     # 1 and -1 would take another scale here than in matvec.
     if not fits or planes.activation_bits(format) is None or not format.element.has_zero:
@@ -200,9 +201,9 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         if found is not None:
             return found
     fits = a.ndim > 0 and 0 < b.ndim <= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype
-    if fits and _is_gemv(b, a, a.shape[:-1].numel(), axis=0):
+    if fits and _is_gemv(b, a, math.prod(a.shape[:-1]), axis=0):
         return _gemv(a, b)
-    if fits and _is_gemv(a, b, b.shape[1:].numel(), axis=1):
+    if fits and _is_gemv(a, b, math.prod(b.shape[1:]), axis=1):
         return _gemv(b, a) if b.ndim == 1 else _gemv(b.t(), a).t()
     if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor):
         return _multiplied(a, b, a.format)
@@ -270,11 +271,15 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return y.reshape(*a.shape[:-1], b.shape[1])
 
 
-def _is_gemv(w: torch.Tensor, x: torch.Tensor, vectors: int, *, axis: int) -> TypeGuard[NarrowTensor]:
+def _is_gemv(
+    w: torch.Tensor, x: torch.Tensor, vectors: int | torch.SymInt, *, axis: int
+) -> TypeGuard[NarrowTensor]:
     """Return whether ``w`` is a packed matrix, with blocks along ``axis``, and x few ordinary vectors."""
     if not isinstance(w, NarrowTensor) or w.ndim != 2 or w.axis != axis or isinstance(x, NarrowTensor):
         return False
     if x.dtype == torch.float64:  # kernels would round it, and sum in float32
+        return False
+    if isinstance(vectors, torch.SymInt) and torch.compiler.is_exporting():  # one graph is to take any number
         return False
     return 0 < vectors <= (kernels.max_vectors(w.format) if w.is_cpu else _MOST_ON_DEVICE)
 
@@ -296,7 +301,7 @@ def _gemv(x: torch.Tensor, w: NarrowTensor, multiply: Callable[..., torch.Tensor
 
 def _rows(x: torch.Tensor) -> torch.Tensor:
     """Return ``x``, (..., k), as a matrix; no size may be left to reshape where k is 0."""
-    return x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
 
 
 def _dense(x: torch.Tensor) -> torch.Tensor:
