@@ -31,9 +31,10 @@ class DDPHook:
 
     Buckets travel one after the other in a thread and a process group of their own, beside the backward pass.
     Values are rounded where the bucket lies, and the network takes their bytes: for a group of the CPU (gloo)
-    the host carries them. Every process gets the same bits. A gradient with NaN or infinity arrives as such
-    on all of them. Feedback is in the units of the gradients: with a loss scale that changes it is off by
-    that change once, and what a skipped step sent is lost.
+    the host carries them. Every process gets the same bits. NaN or infinity in a gradient arrives on all of
+    them, with a codec that sends the largest values perhaps in another gradient of its bucket. Feedback is in
+    the units of the gradients: with a loss scale that changes it is off by that change once, and what a
+    skipped step sent is lost.
 
     Args:
         codec: a codec or its text. ``powersgd`` and ``fp16_compress`` are torch's own hooks, whose traffic is
