@@ -1,6 +1,10 @@
 """The proxy of energy, against sums by hand."""
 
+from dataclasses import replace
+
 import pytest
+import torch
+from torch import Tensor, nn
 
 from fewbits.bench.energy import count, energy_proxy
 from fewbits.recipes import RECIPES
@@ -51,3 +55,16 @@ def test_recurrences_and_attention_are_products_too(name: str) -> None:
     forward, backward = count(task(name))
     assert forward.multiply_adds == BY_HAND[name]
     assert 1.5 * BY_HAND[name] < backward.multiply_adds <= 2 * BY_HAND[name]
+
+
+def test_groups_of_a_convolution_multiply_only_their_own_channels() -> None:
+    def create(seed: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(32, 32, 3, padding=1, groups=32), nn.Flatten(), nn.Linear(2048, 4))
+
+    def draw_batch(generator: torch.Generator, size: int) -> tuple[Tensor, ...]:
+        images = torch.randn(size, 32, 8, 8, generator=generator, requires_grad=True)
+        return images, torch.zeros(size, dtype=torch.long)
+
+    forward, backward = count(replace(small.task(), create=create, draw_batch=draw_batch))
+    assert forward.multiply_adds == 16 * (32 * 8 * 8 * 3 * 3 + 2048 * 4)
+    assert backward.multiply_adds == 2 * forward.multiply_adds

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.flop_counter import flop_registry
 
 from fewbits.bench.disclosed import bits
+from fewbits.products import call_flops
 from fewbits.recipes import Recipe
 from fewbits.records import EnergyProxy
 from fewbits.train import Task
@@ -36,10 +36,11 @@ class Products(TorchDispatchMode):
         self.multiply_adds = self.operands = self.results = 0  # the last two in values
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        formula = flop_registry.get(func.overloadpacket)
-        if formula is not None:
-            self.multiply_adds += formula(*args, **(kwargs or {}), out_val=result) // 2
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        flops = call_flops(func, args, kwargs, result)
+        if flops is not None:
+            self.multiply_adds += int(flops) // 2
             self.operands += _values(args)
             self.results += _values([result])
         return result
@@ -79,7 +80,7 @@ def count(task: Task) -> tuple[Products, Products]:
 
 @contextmanager
 def _unfused() -> Iterator[None]:
-    """Compute recurrences and attention as the products that the registry knows."""
+    """Compute recurrences and attention as the plain products that they are made of."""
     with warnings.catch_warnings(), sdpa_kernel(SDPBackend.MATH):
         warnings.simplefilter("ignore", UserWarning)  # the switch speaks of GPUs that are not asked for
         with torch.backends.mkldnn.flags(enabled=False):

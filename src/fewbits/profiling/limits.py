@@ -9,7 +9,7 @@ from time import perf_counter, sleep
 
 import torch
 
-from fewbits.profiling.counting import product_flop
+from fewbits.products import product_flop
 from fewbits.records import MachineLimits
 
 _VALUES = 1 << 26  # float32 of a copy: 256 MiB, as in benchmarks/quantize.py

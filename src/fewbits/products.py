@@ -1,0 +1,99 @@
+"""The arithmetic of products, convolutions and attention: the FLOP of an operator as PyTorch dispatches it.
+
+The formulas are PyTorch's own, `torch.utils.flop_counter`, or ours where it has none, or one that leaves
+groups out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+_SPARSE = {f"aten::{name}" for name in ("_sparse_mm", "_sparse_addmm")}
+_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
+
+
+def call_flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
+    """Return the FLOP of a call of an operator that is a product; None of what is none.
+
+    A product of complex numbers takes four times as many, one of a sparse matrix those of the values that are
+    there.
+    """
+    own, formula = _FORMULAS.get(func._schema.name), flop_registry.get(func._overloadpacket)
+    sparse = [x for x in args if isinstance(x, torch.Tensor) and x.layout in _LAYOUTS]
+    if sparse and (own or formula or func._schema.name in _SPARSE):
+        if len(sparse) > 1:
+            return None  # it depends on which values meet
+        # Each value that is there is multiplied by a row of the other operand.
+        flops = 2.0 * _values(sparse[0]) * (result.shape[-1] if result.ndim > 1 else 1)
+    elif own is not None:
+        flops = float(own(args, result))
+    elif formula is not None:
+        flops = float(formula(*args, **kwargs, out_val=result))
+    else:
+        return None
+    complex_ = any(x.is_complex() for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor))
+    return flops * (product_flop(torch.complex64) / 2 if complex_ else 1)
+
+
+def product_flop(dtype: torch.dtype) -> int:
+    """Return the FLOP of one multiplication and addition: of complex numbers, four of each."""
+    return 8 if dtype.is_complex else 2
+
+
+def _values(x: torch.Tensor) -> int:
+    """Return how many values of a sparse tensor are there."""
+    return (x._values() if x.layout == torch.sparse_coo else x.values()).numel()
+
+
+def _times(args: Any, result: Any) -> float:
+    """Return the FLOP of a product of matrices, or of stacks of them."""
+    return float(2 * result.numel() * args[0].shape[-1])
+
+
+def _convolved(args: Any, result: Any) -> float:
+    """Return the FLOP of a convolution of x and weight: each result sums a window of weights."""
+    return float(2 * result.numel() * args[1][0].numel())
+
+
+def _convolved_back(args: Any, result: Any) -> float:
+    """Return the FLOP of a convolution's backward pass: as many as forward for each of x and weight."""
+    gradient, x, weight, is_transposed, wanted = args[0], args[1], args[2], args[7], args[10]
+    of = x if is_transposed else gradient  # each value of it meets the window of one channel
+    return float(2 * of.numel() * weight[0].numel() * sum(wanted[:2]))
+
+
+def _recurrent(args: Any, result: Any) -> float:
+    """Return the FLOP of a layer of an LSTM: each step multiplies by the weights of inputs and of states."""
+    x, of_inputs, of_states = args[:3]
+    steps = math.prod(x.shape[:2])
+    return float(2 * steps * (of_inputs.numel() + of_states.numel()))
+
+
+_FORMULAS: dict[str, Callable[[Any, Any], float]] = {
+    "fewbits::rounded_product": _times,
+    "fewbits::bfloat16_product": _times,
+    "fewbits::addition_product": _times,
+    "fewbits::gemv": _times,
+    "fewbits::gemv_int8": _times,
+    "aten::dot": _times,
+    "aten::mv": _times,
+    "aten::addmv": lambda args, result: 2 * args[1].numel(),
+    "aten::addmv_": lambda args, result: 2 * args[1].numel(),
+    "aten::addbmm": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::addbmm_": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::_int_mm": _times,
+    "aten::_weight_int8pack_mm": _times,
+    "aten::convolution_backward": _convolved_back,
+    "aten::mkldnn_convolution": _convolved,
+    "aten::mkldnn_rnn_layer": _recurrent,
+    "aten::mkldnn_rnn_layer_backward": lambda args, result: 2 * _recurrent(args, result),
+    _FLASH: lambda args, result: sdpa_flop_count(*(x.shape for x in args[:3])),
+    f"{_FLASH}_backward": lambda args, result: sdpa_backward_flop_count(*(x.shape for x in args[:4])),
+}
