@@ -84,6 +84,9 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "fewbits::gemv_int8": _times,
     "aten::dot": _times,
     "aten::mv": _times,
+    # Whole where autograd does not take them apart: below it, as of packed operands, and in inference mode.
+    "aten::matmul": _times,
+    "aten::linear": _times,
     "aten::addmv": lambda args, result: 2 * args[1].numel(),
     "aten::addmv_": lambda args, result: 2 * args[1].numel(),
     "aten::addbmm": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],

@@ -90,6 +90,34 @@ def test_products_that_pytorch_has_no_formula_for(job: Any, name: str, flops: in
     assert (found.flops, found.is_product, found.dtype) == (flops, True, dtype)
 
 
+def test_a_packed_weight_that_many_vectors_meet_is_multiplied_forward_and_backward() -> None:
+    layer = torch.nn.Linear(128, 64, bias=False)
+    layer.weight = torch.nn.Parameter(fb.quantize(torch.randn(64, 128), "mxfp4"), requires_grad=False)
+    model, counter = torch.nn.Sequential(torch.nn.Linear(128, 128), layer), Counter()
+    with counter:
+        model(torch.randn(200, 128)).sum().backward()
+    calls = [call for calls in counter.counts.values() for call in calls if call.is_product]
+    # Of the first layer its result and the gradient of its weight; of the packed one result and input's.
+    assert sum(call.flops for call in calls) == 2 * 2 * 200 * 128 * (128 + 64)
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "flops"),
+    [
+        (lambda: B[0, :, 0] @ B[0, :, 0], "aten::matmul", 2 * 5),
+        (lambda: A[0] @ B[0, :, 0], "aten::matmul", 2 * 4 * 5),
+        (lambda: A[0, 0] @ B, "aten::matmul", 2 * 3 * 5 * 6),
+        (lambda: A[0] @ B[0], "aten::matmul", 2 * 4 * 5 * 6),
+        (lambda: A[:, None] @ B, "aten::matmul", 2 * 3 * 3 * 4 * 5 * 6),  # each with each
+        (lambda: functional.linear(A, B[0].t(), torch.ones(6)), "aten::linear", 2 * 3 * 4 * 5 * 6),
+    ],
+)
+def test_products_that_inference_mode_leaves_whole(job: Any, name: str, flops: int) -> None:
+    with torch.inference_mode():
+        found = counted(job)[name]
+    assert (found.flops, found.is_product) == (flops, True)
+
+
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
 def test_sparse_operands_are_their_values_and_indices() -> None:
     rows, dense = EYE.to_sparse_csr(), torch.ones(32, 4)
