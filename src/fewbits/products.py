@@ -14,7 +14,6 @@ import torch
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-_SPARSE = {f"aten::{name}" for name in ("_sparse_mm", "_sparse_addmm")}
 _LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _FLASH = "aten::_scaled_dot_product_flash_attention_for_cpu"
 
@@ -26,18 +25,17 @@ def call_flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
     there.
     """
     own, formula = _FORMULAS.get(func._schema.name), flop_registry.get(func._overloadpacket)
-    sparse = [x for x in args if isinstance(x, torch.Tensor) and x.layout in _LAYOUTS]
-    if sparse and (own or formula or func._schema.name in _SPARSE):
-        if len(sparse) > 1:
-            return None  # it depends on which values meet
-        # Each value that is there is multiplied by a row of the other operand.
-        flops = 2.0 * _values(sparse[0]) * (result.shape[-1] if result.ndim > 1 else 1)
-    elif own is not None:
+    if own is not None:
         flops = float(own(args, result))
     elif formula is not None:
         flops = float(formula(*args, **kwargs, out_val=result))
     else:
         return None
+    sparse = [x for x in args if isinstance(x, torch.Tensor) and x.layout in _LAYOUTS]
+    if len(sparse) > 1:
+        return None  # it depends on which values meet
+    for x in sparse:  # each value takes the same share, on whichever side the matrix stands
+        flops = flops * _values(x) / max(x.numel(), 1)
     complex_ = any(x.is_complex() for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor))
     return flops * (product_flop(torch.complex64) / 2 if complex_ else 1)
 
@@ -91,6 +89,8 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "aten::addmv_": lambda args, result: 2 * args[1].numel(),
     "aten::addbmm": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
     "aten::addbmm_": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::_sparse_mm": _times,
+    "aten::_sparse_addmm": lambda args, result: 2 * result.numel() * args[1].shape[-1],
     "aten::_int_mm": _times,
     "aten::_weight_int8pack_mm": _times,
     "aten::convolution_backward": _convolved_back,

@@ -83,6 +83,26 @@ EYE = torch.eye(32)
         (lambda: A[0].to(torch.complex64) @ B[0].to(torch.complex64), "aten::mm", 8 * 4 * 5 * 6, "complex64"),
         (lambda: EYE.to_sparse() @ EYE[:, :4], "aten::mm", 2 * 32 * 4, "float32"),
         (lambda: EYE.to_sparse_csr() @ EYE[:, :4], "aten::mm", 2 * 32 * 4, "float32"),
+        (lambda: torch.ones(500, 6) @ torch.eye(6).to_sparse_csr(), "aten::mm", 2 * 6 * 500, "float32"),
+        (
+            lambda: torch.addmm(EYE[:5], EYE[:5], EYE.to_sparse_csr()),
+            "aten::addmm",
+            2 * 32 * 5,
+            "float32",
+        ),
+        (lambda: EYE.to_sparse_csr() @ EYE[0], "aten::mv", 2 * 32, "float32"),
+        (
+            lambda: torch.sparse.addmm(EYE[:, :4], EYE.to_sparse(), EYE[:, :4]),
+            "aten::_sparse_addmm",
+            2 * 32 * 4,
+            "float32",
+        ),
+        (
+            lambda: torch.bmm(torch.stack([EYE, EYE]).to_sparse(), torch.ones(2, 32, 4)),
+            "aten::bmm",
+            2 * 2 * 32 * 4,
+            "float32",
+        ),
     ],
 )
 def test_products_that_pytorch_has_no_formula_for(job: Any, name: str, flops: int, dtype: str) -> None:
