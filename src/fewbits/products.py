@@ -74,6 +74,25 @@ def _recurrent(args: Any, result: Any) -> float:
     return float(2 * steps * (of_inputs.numel() + of_states.numel()))
 
 
+def _attended(query: torch.Tensor, key: torch.Tensor) -> float:
+    """Return the FLOP of attention between its projections: each query meets each key, and each value."""
+    return float(2 * 2 * query.numel() * key.shape[-2])
+
+
+def _multi_head(args: Any, result: Any) -> float:
+    """Return the FLOP of fused attention: its operands and its result are projected, to the same width."""
+    query, key, value, width = args[:4]
+    projected = 2 * query.numel() + key.numel() + value.numel()
+    return float(2 * projected * width) + _attended(query, key)
+
+
+def _encoder_layer(args: Any, result: Any) -> float:
+    """Return the FLOP of a fused layer of a transformer: attention to itself, and four linear layers."""
+    x, weights = args[0], (args[3], args[5], args[14], args[16])
+    tokens = math.prod(x.shape[:-1])
+    return float(2 * tokens * sum(weight.numel() for weight in weights)) + _attended(x, x)
+
+
 _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "fewbits::rounded_product": _times,
     "fewbits::bfloat16_product": _times,
@@ -81,6 +100,7 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "fewbits::gemv": _times,
     "fewbits::gemv_int8": _times,
     "aten::dot": _times,
+    "aten::vdot": _times,
     "aten::mv": _times,
     # Whole where autograd does not take them apart: below it, as of packed operands, and in inference mode.
     "aten::matmul": _times,
@@ -91,12 +111,15 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "aten::addbmm_": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
     "aten::_sparse_mm": _times,
     "aten::_sparse_addmm": lambda args, result: 2 * result.numel() * args[1].shape[-1],
+    "aten::sparse_sampled_addmm": lambda args, result: 2 * result.numel() * args[1].shape[-1],
     "aten::_int_mm": _times,
     "aten::_weight_int8pack_mm": _times,
     "aten::convolution_backward": _convolved_back,
     "aten::mkldnn_convolution": _convolved,
     "aten::mkldnn_rnn_layer": _recurrent,
     "aten::mkldnn_rnn_layer_backward": lambda args, result: 2 * _recurrent(args, result),
+    "aten::_native_multi_head_attention": _multi_head,
+    "aten::_transformer_encoder_layer_fwd": _encoder_layer,
     _FLASH: lambda args, result: sdpa_flop_count(*(x.shape for x in args[:3])),
     f"{_FLASH}_backward": lambda args, result: sdpa_backward_flop_count(*(x.shape for x in args[:4])),
 }

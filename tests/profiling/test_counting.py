@@ -90,6 +90,13 @@ EYE = torch.eye(32)
             2 * 32 * 5,
             "float32",
         ),
+        (lambda: torch.vdot(EYE[0, :7], EYE[1, :7]), "aten::vdot", 2 * 7, "float32"),
+        (
+            lambda: torch.sparse.sampled_addmm(EYE.to_sparse_csr(), torch.ones(32, 9), torch.ones(9, 32)),
+            "aten::sparse_sampled_addmm",
+            2 * 32 * 9,
+            "float32",
+        ),
         (lambda: EYE.to_sparse_csr() @ EYE[0], "aten::mv", 2 * 32, "float32"),
         (
             lambda: torch.sparse.addmm(EYE[:, :4], EYE.to_sparse(), EYE[:, :4]),
@@ -153,6 +160,18 @@ def test_attention_multiplies_twice_forward_and_five_times_backward() -> None:
     flash = "aten::_scaled_dot_product_flash_attention_for_cpu"
     assert found[flash].flops == 2 * one
     assert found[f"{flash}_backward"].flops == 5 * one
+
+
+def test_fused_attention_and_layers_of_transformers_are_all_their_products() -> None:
+    x = torch.ones(2, 5, 16)
+    attention = torch.nn.MultiheadAttention(16, 4, batch_first=True).eval()
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True).eval()
+    projections, scores, linear = 2 * 10 * 16 * (4 * 16), 2 * 2 * (2 * 5 * 5) * 16, 2 * 2 * 10 * 16 * 32
+    with torch.no_grad():
+        fused = counted(lambda: attention(x, x, x))["aten::_native_multi_head_attention"]
+        whole = counted(lambda: layer(x))["aten::_transformer_encoder_layer_fwd"]
+    assert (fused.flops, fused.is_product) == (projections + scores, True)
+    assert (whole.flops, whole.is_product) == (projections + scores + linear, True)
 
 
 def test_an_lstm_multiplies_inputs_and_states_by_its_weights_in_each_step() -> None:
