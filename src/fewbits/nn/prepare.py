@@ -219,9 +219,8 @@ def _hold_parameters(layers: Iterable[nn.Module], target: RoleFormat) -> None:
     is marked for the optimizer, which makes a master copy of what a parameter was before.
     """
     for module in layers:
-        own = [
-            (name, p) for name, p in module.named_parameters() if not is_rounded(p)
-        ]  # two layers may share it
+        # Two layers may share a parameter.
+        own = [(name, p) for name, p in module.named_parameters() if not is_rounded(p)]
         module.narrowed = RoundedParameters(module, _held(module, own, target))  # type: ignore[assignment]  # as above
 
 
