@@ -65,6 +65,7 @@ def test_groups_of_a_convolution_multiply_only_their_own_channels(groups: int, i
 A, B = torch.ones(3, 4, 5), torch.ones(3, 5, 6)
 INT8 = torch.ones(32, 32, dtype=torch.int8)
 EYE = torch.eye(32)
+LSTM = torch.nn.LSTM(4, 8)
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")
@@ -143,6 +144,30 @@ def test_products_that_inference_mode_leaves_whole(job: Any, name: str, flops: i
     with torch.inference_mode():
         found = counted(job)[name]
     assert (found.flops, found.is_product) == (flops, True)
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        lambda: functional.conv2d(torch.ones(2, 3, 8, 8), torch.ones(4, 3, 3, 3)),
+        lambda: functional.conv_transpose2d(torch.ones(2, 4, 6, 6), torch.ones(4, 3, 3, 3)),
+        lambda: functional.scaled_dot_product_attention(*[torch.ones(1, 2, 5, 16)] * 3),
+        lambda: torch.einsum("ij,jk->ik", torch.ones(3, 4), torch.ones(4, 5)),
+        lambda: torch.inner(torch.ones(3, 4), torch.ones(5, 4)),
+        lambda: LSTM(torch.ones(5, 2, 4)),
+        lambda: functional.layer_norm(torch.ones(3, 4), [4]) + torch.ones(4, 3).t().reshape(3, 4),
+    ],
+)
+def test_inference_mode_counts_what_is_counted_without_gradients(job: Any) -> None:
+    sums = []
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode(), Counter() as counter:
+            job()
+        calls = [call for calls in counter.counts.values() for call in calls]
+        products = sum(call.flops for call in calls if call.is_product)
+        sums.append((products, sum(call.moved_bytes for call in calls)))
+    assert sums[0] == sums[1]
+    assert sums[0][1] > 0
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR")

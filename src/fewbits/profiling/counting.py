@@ -42,6 +42,8 @@ _INTO_VALUES = ("scatter_", "scatter_add_", "scatter_reduce_")  # operand, axis,
 _INTO_INDEXED = ("index_put_", "_index_put_impl_")  # operand, indices of axes, values, whether it adds
 _ROUNDED_OPTIONS = (4, 5)  # arguments of fewbits::rounded_product: how it rounds its operands; "": not at all
 _QUANTIZED_AXIS = ("fewbits::fake_quantize", "fewbits::quantize")
+_COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+_PRODUCTS = ("aten::matmul", "aten::linear")  # composite, and counted as they are
 _COPIES = ("aten::copy_", "aten::clone", "aten::_to_copy", "aten::contiguous")
 
 
@@ -84,6 +86,10 @@ class Counter(TorchDispatchMode):
         if any(t is not torch.Tensor and t is not torch.nn.Parameter for t in types):
             return NotImplemented  # a subclass unpacks itself; what it then calls is counted
         kwargs = kwargs or {}
+        # Below autograd and in inference mode operators come whole that autograd takes apart.
+        if func.has_kernel_for_dispatch_key(_COMPOSITE) and func._schema.name not in _PRODUCTS:
+            with self:
+                return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
         # As the profiler has them: nothing of numbers, nor of lists of tensors.
         given = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
