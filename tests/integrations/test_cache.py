@@ -95,6 +95,26 @@ def test_beam_search_runs() -> None:
     )
 
 
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_an_encoders_keys_are_held_too(attention: str) -> None:
+    """Models read them past ``update`` from the second step on."""
+    torch.manual_seed(0)
+    sizes = {"d_model": 64, "vocab_size": 100, "attn_implementation": attention, "decoder_start_token_id": 0}
+    t5 = transformers.T5Config(**sizes, d_ff=64, d_kv=16, num_layers=2, num_heads=4)
+    heads = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
+    bart = transformers.BartConfig(**sizes, **heads, encoder_ffn_dim=64, decoder_ffn_dim=64)
+    for model in (
+        transformers.T5ForConditionalGeneration(t5).eval(),
+        transformers.BartForConditionalGeneration(bart).eval(),
+    ):
+        answers = []
+        for make in (transformers.DynamicCache, lambda c=model.config: NarrowCache(c, "fp32")):
+            both = transformers.EncoderDecoderCache(make(), make())
+            options = {"max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False}
+            answers.append(model.generate(IDS[:1], **options, past_key_values=both))
+        assert torch.equal(*answers)
+
+
 def test_it_takes_the_bytes_of_its_format() -> None:
     cache = NarrowCache(llama().config, "mxfp4")
     cache.update(states(64)[..., :32], states(64)[..., :32], 0)

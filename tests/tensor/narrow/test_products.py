@@ -237,3 +237,26 @@ def test_many_vectors_have_the_bound_of_few(
         for y in (functional.linear(x, w), fb.matmul(x, w.t()), (w @ x.t()).t()):
             assert y.dtype == dtype
             assert ((y.double() - exact).abs() <= last * exact.abs() + 98 * 2.0**-24 * bound).all(), name
+
+
+@pytest.mark.parametrize("shared", [1, 2], ids=["own heads", "grouped"])
+@pytest.mark.parametrize("masked", ["", "causal", "mask"])
+def test_attention_to_packed_keys_and_values_is_that_of_their_values(masked: str, shared: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 4, 6, 64, generator=generator, requires_grad=True)
+    held = torch.randn(2, 2, 4 // shared, 6, 64, generator=generator)
+    options = {
+        "": {},
+        "causal": {"is_causal": True},
+        "mask": {"attn_mask": torch.randn(2, 4, 6, 6, generator=generator)},
+    }[masked] | ({"enable_gqa": True} if shared > 1 else {})
+    results = []
+    for keys, values_of_keys in (
+        [fb.quantize(x, "mxfp8_e4m3") for x in held],
+        [fb.fake_quantize(x, "mxfp8_e4m3") for x in held],
+    ):
+        y = functional.scaled_dot_product_attention(query, keys, values_of_keys, **options)
+        (gradient,) = torch.autograd.grad(y.square().sum(), [query])
+        results.append((y, gradient))
+    for found, wanted in zip(*results, strict=True):
+        torch.testing.assert_close(found, wanted)

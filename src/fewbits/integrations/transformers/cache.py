@@ -19,9 +19,7 @@ class NarrowCache(Cache):  # type: ignore[misc]  # transformers is not typed for
     """A cache for ``generate`` that holds keys and values packed: ``past_key_values=NarrowCache(config, f)``.
 
     Each position is rounded once, when it is added, in blocks along the head's features; attention sees what
-    is held, in the prompt too. Layers with a sliding window hold all positions. Where a model
-    reads an encoder's keys past the cache, as T5 does, it is for the decoder's own alone:
-    ``EncoderDecoderCache(NarrowCache(...), DynamicCache())``.
+    is held, in the prompt too. Layers with a sliding window hold all positions.
 
     Args:
         config: of the model.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -96,6 +97,15 @@ def _embedding(weight: NarrowTensor, indices: torch.Tensor, *_: Any) -> torch.Te
     return slicing.rows(weight, indices).dense()
 
 
+def _attention(attend: Callable[..., Any]) -> Callable[..., Any]:
+    """Return attention of tensors of which some are packed, as held keys and values are: of their values."""
+
+    def attended(*tensors: Any, **options: Any) -> Any:
+        return attend(*(x.dense() if isinstance(x, NarrowTensor) else x for x in tensors), **options)
+
+    return attended
+
+
 def _same(q: NarrowTensor, *_: Any) -> NarrowTensor:
     return q.each(lambda part: part)
 
@@ -137,3 +147,14 @@ COMPUTED: registry.Table = {
 }
 registry.VIEWS.update(VIEWS)
 registry.COMPUTED.update(COMPUTED)
+registry.COMPUTED.update(
+    (attend, _attention(attend))
+    for attend in (
+        aten._scaled_dot_product_attention_math.default,
+        aten._scaled_dot_product_cudnn_attention.default,
+        aten._scaled_dot_product_efficient_attention.default,
+        aten._scaled_dot_product_flash_attention.default,
+        aten._scaled_dot_product_flash_attention_for_cpu.default,
+        aten._scaled_dot_product_flash_attention_for_cpu_backward.default,
+    )
+)
