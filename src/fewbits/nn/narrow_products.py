@@ -172,10 +172,9 @@ class _Mode(TorchFunctionMode):
         named = dict(kwargs or {})
         precision = self.precision
         product = None if precision is None else PRODUCTS.get(func)
-        sparse = any(
-            isinstance(x, torch.Tensor) and x.layout != torch.strided for x in (*args, *named.values())
-        )
-        if product is not None and not sparse and not any(self._is_wide(x) for x in (*args, *named.values())):
+        given = (*args, *named.values()) if product is not None or func in WIDE else ()
+        sparse = any(isinstance(x, torch.Tensor) and x.layout != torch.strided for x in given)
+        if product is not None and not sparse and not any(self._is_wide(x) for x in given):
             if named.pop("out", None) is not None:
                 raise ArgumentError(
                     f"{func.__name__} with out= is not made narrow; write `y = ...`, or exclude the module"
@@ -183,7 +182,7 @@ class _Mode(TorchFunctionMode):
             result = product(precision, *args, **_as_torch(func, named))
             if result is not None:
                 return result
-        if precision is not None and (func in WIDE or (product is not None and sparse)):
+        if precision is not None and (func in WIDE or sparse):
             name = f"{getattr(func, '__name__', func)}{' with a sparse tensor' * sparse}"
             warnings.warn(
                 f"the products of {name} in {precision.layer or 'the model'} stay wide; write them as matmul,"

@@ -183,5 +183,7 @@ def _known(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tenso
 
 
 def _remember(x: torch.Tensor, target: RoleFormat, saved: SavedActivation, tensors: Tensors) -> None:
+    if not x.requires_grad:  # nobody will ask
+        return
     references = [None if t is None else weakref.ref(t) for t in tensors]
     _SHARED.setdefault(x, {})[target, saved.axis, saved.shape, x._version] = references

@@ -121,8 +121,10 @@ def _solution(
     along = length / (norm * torch.linalg.vector_norm(x, dim=0) + right)
     some = length > 0
     found = times_power(x, exponents) if bool(exponents.any()) else x
-    change = torch.linalg.vector_norm(a @ (x - times_power(found, -exponents.expand(x.shape))), dim=0)
-    lost = _lost(x, found) | (change > length + 8 * EPS * right)
+    lost = _lost(x, found)
+    change = x - (found if found is x else times_power(found, -exponents.expand(x.shape)))
+    if bool((change != 0).any()):  # entries underflowed
+        lost = lost | (torch.linalg.vector_norm(a @ change, dim=0) > length + 8 * EPS * right)
     numbers = [torch.where(some, v, 0.0) for v in (length / right, torch.minimum(across, along), across)]
     numbers = [torch.where(lost, math.nan, v) for v in numbers]
 
