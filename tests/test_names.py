@@ -11,8 +11,14 @@ NAMES = ["", "embed", "blocks", "blocks.0", "blocks.0.mlp", "blocks.1", "head"]
 
 
 def test_one_pattern_is_a_list_of_one() -> None:
-    assert listed("head") == ("head",)
-    assert listed(["a", "b"]) == ("a", "b")
+    assert listed("include", "head") == ("head",)
+    assert listed("include", ["a", "b"]) == ("a", "b")
+
+
+@pytest.mark.parametrize("given", [3, None, ["head", 3], [None], [("head",)]])
+def test_what_is_no_pattern_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"exclude has .* where a pattern of names was expected"):
+        listed("exclude", given)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,24 @@ from fnmatch import fnmatchcase
 from fewbits.errors import ArgumentError
 
 
-def listed(globs: str | Iterable[str]) -> tuple[str, ...]:
-    """Return one glob or several as a tuple."""
-    return (globs,) if isinstance(globs, str) else tuple(globs)
+def listed(argument: str, globs: str | Iterable[str]) -> tuple[str, ...]:
+    """Return one glob or several as a tuple.
+
+    Args:
+        argument: what the user calls the globs, for the message.
+        globs: such as ``"encoder.*"``, or a list of such.
+
+    Raises:
+        ArgumentError: what was given is no text, and no list of texts.
+    """
+    given = (globs,) if isinstance(globs, str) else tuple(globs) if isinstance(globs, Iterable) else (globs,)
+    for glob in given:
+        if not isinstance(glob, str):
+            raise ArgumentError(
+                f"{argument} has {glob!r} where a pattern of names was expected, as in 'encoder.*', or a list"
+                " of them"
+            )
+    return given
 
 
 def check_fits(argument: str, globs: Iterable[str], names: Sequence[str]) -> None:

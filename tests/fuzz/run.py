@@ -64,7 +64,11 @@ def _one_process(
     hang: float,
     memory: int,
 ) -> None:
-    with tempfile.NamedTemporaryFile() as shared, tempfile.TemporaryFile("w+") as told:
+    with (
+        tempfile.NamedTemporaryFile() as shared,
+        tempfile.TemporaryFile("w+") as told,
+        tempfile.TemporaryDirectory(prefix="fewbits-fuzz-") as folder,
+    ):
         shared.write(bytes(HEAD.size + LARGEST))
         shared.flush()
         command = [
@@ -79,7 +83,7 @@ def _one_process(
             "--seed",
             str(seed),
         ]
-        command += ["--findings", str(findings), "--shared", shared.name]
+        command += ["--findings", str(findings), "--folder", folder, "--shared", shared.name]
         child = subprocess.Popen(command, cwd=ROOT, stdout=told, env=os.environ | {"OMP_NUM_THREADS": "1"})
         try:
             wrong = _watch(child, Path(shared.name), seconds, hang, memory)

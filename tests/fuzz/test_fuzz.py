@@ -1,5 +1,6 @@
 """A short run of each target finds nothing; planted mistakes of each kind are found, saved and run again."""
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,9 @@ def test_a_planted_mistake_is_found_and_its_input_saved(target: str, told: str, 
 
 
 def explored(target: str, findings: Path, count: int = 1000) -> Session:
-    session = Session(target_of(target), 0, findings)
-    session.explore(lambda: session.executions < count)
-    session.close()
+    with tempfile.TemporaryDirectory() as folder:
+        session = Session(target_of(target), 0, findings, Path(folder))
+        session.explore(lambda: session.executions < count)
     return session
 
 

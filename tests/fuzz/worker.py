@@ -8,7 +8,6 @@ import mmap
 import random
 import shutil
 import struct
-import tempfile
 import time
 import traceback
 import warnings
@@ -34,11 +33,11 @@ def target_of(name: str) -> Target:
 class Session:
     """One process's executions: runs inputs, saves those that fail, keeps those that were accepted."""
 
-    def __init__(self, target: Target, seed: int, findings: Path, shared: Any = None) -> None:
+    def __init__(self, target: Target, seed: int, findings: Path, folder: Path, shared: Any = None) -> None:
         self.target, self.seed, self.findings, self.shared = target, seed, findings, shared
         self.executions = self.accepted = self.warm = 0
         self.found: dict[str, Path] = {}  # where it was raised -> the first input that did
-        self.folder = Path(tempfile.mkdtemp(prefix="fewbits-fuzz-"))
+        self.folder = folder  # an empty one, which whoever ends this process removes
         self.corpus = list(target.seeds())
 
     def one(self, data: bytes) -> None:
@@ -91,9 +90,6 @@ class Session:
             rng = random.Random(f"{self.seed} {self.executions}")
             self.one(self.mutation(rng, rng.choice(self.corpus)))
 
-    def close(self) -> None:
-        shutil.rmtree(self.folder, ignore_errors=True)
-
 
 def saved(findings: Path, where: str, data: bytes) -> Path:
     """Write an input that was a finding; its name says what it does."""
@@ -107,19 +103,20 @@ def main() -> None:
     """Work for a time or a number of executions; findings are printed as they are found."""
     options = argparse.ArgumentParser()
     options.add_argument("target")
-    given_by = {"seconds": float, "executions": int, "seed": int, "findings": Path, "shared": Path}
+    given_by = {"seconds": float, "executions": int, "seed": int}
+    given_by |= dict.fromkeys(("findings", "folder", "shared"), Path)
     for name, kind in given_by.items():
         options.add_argument(f"--{name}", type=kind, required=True)
     given = options.parse_args()
     warnings.simplefilter("ignore")  # of NumPy, about values that are meant to be extreme
     target = target_of(given.target)
     with given.shared.open("r+b") as file:
-        session = Session(target, given.seed, given.findings, mmap.mmap(file.fileno(), HEAD.size + LARGEST))
+        shared = mmap.mmap(file.fileno(), HEAD.size + LARGEST)
+        session = Session(target, given.seed, given.findings, given.folder, shared)
         session.warm_up()
         end = time.monotonic() + given.seconds
         session.explore(lambda: session.executions < given.executions and time.monotonic() < end)
         session.tell(0)
-        session.close()
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.linalg import hadamard
 from torch import Tensor, nn
+from torch.nn.utils.parametrizations import weight_norm
 
 import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
@@ -320,6 +321,17 @@ def test_batches_by_name_and_in_tuples_and_layers_called_twice() -> None:
         ({"damping": -1.0}, "damping=-1.0"),
         ({"damping": "1"}, "damping='1' is no part"),
         ({"batches": []}, "no batch to calibrate on"),
+        ({"batches": 3}, "batches is of type int; expected a list"),
+        (
+            {"batches": torch.ones(2, 8)},
+            r"batches is of type Tensor; expected a list of batches, as in \[x\]",
+        ),
+        ({"batches": {"x": torch.ones(2, 8)}}, "batches is of type dict; expected a list"),
+        ({"batches": iter([torch.ones(2, 8)])}, "batches is of type list_iterator; expected a list"),
+        ({"batches": {0, 1}}, "batches is of type set; expected a list, as list"),
+        ({"map": 3}, "map=3 is no mapping of names"),
+        ({"map": {3: "mxfp4"}}, "is no mapping of names"),
+        ({"include": 3}, "include has 3 where a pattern of names was expected"),
         ({"format": None}, "no format was given"),
         ({"include": "nobody"}, "fits no module"),
         ({"exclude": "*"}, "no linear or convolution layer"),
@@ -425,3 +437,10 @@ def test_matrices_that_are_left_are_in_the_record() -> None:
     }
     _, report = quantize_model(Several().eval(), [torch.randint(9, (3, 6))], "mxfp4", include="last")
     assert [x.layer for x in report.layers] == ["last"]
+
+
+def test_a_computed_weight_of_a_layer_that_is_left_is_in_the_record() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), weight_norm(nn.ConvTranspose1d(8, 4, 3)))
+    _, report = quantize_model(model, [torch.randn(2, 8, 8)], "mxint8")
+    left = {x.layer: (x.shape, x.reason.split()[0]) for x in report.layers if x.format is None}
+    assert left == {"1": ((8, 4, 3), "ParametrizedConvTranspose1d")}

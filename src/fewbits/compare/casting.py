@@ -187,7 +187,7 @@ def rounded(
         ArgumentError: a pattern matches no module.
     """
     names = [name for name, _ in model.named_modules()]
-    included, excluded = listed(include), listed(exclude)
+    included, excluded = listed("include", include), listed("exclude", exclude)
     check_fits("include", included, names)
     check_fits("exclude", excluded, names)
     layers = {

@@ -56,7 +56,7 @@ def narrow_products(
     names = dict(model.named_modules())
     if any(hasattr(m, "fewbits_attention") or hasattr(m, "fewbits_products") for m in names.values()):
         raise ArgumentError(f"the products of {type(model).__name__} are narrow already; ask for it once")
-    selection = Selection(listed(include), listed(exclude))
+    selection = Selection(listed("include", include), listed("exclude", exclude))
     check_fits("include", selection.include, list(names))
     check_fits("exclude", selection.exclude, list(names))
     wide: tuple[LeftWide, ...] = model.fewbits_wide  # type: ignore[assignment]  # torch types attributes as tensors or modules

@@ -74,8 +74,8 @@ def prepare(
             does not hold for single layers, or layers that cannot be changed: all of them are named with what
             to exclude.
     """
-    chosen, logits = read(recipe), listed(last)
-    selection = Selection(listed(include), listed(exclude))
+    chosen, logits = read(recipe), listed("last", last)
+    selection = Selection(listed("include", include), listed("exclude", exclude))
     names = dict(model.named_modules())
     _check(model, chosen, selection, names)
     computing = {n: m for n, m in names.items() if _around(n, names) is None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from math import inf, nan
@@ -123,7 +123,7 @@ def quantize_model(
     choice = _checked(method, scale, damping, batches)
     check_size(hadamard)
     check_scale_rule(scale_rule, [*targets.formats, *([rounding] if rounding else [])])
-    layers, left = _layers(model, targets, Selection(listed(include), listed(exclude)))
+    layers, left = _layers(model, targets, Selection(listed("include", include), listed("exclude", exclude)))
     settings = {"versions": [release("fewbits"), release("torch")], **asdict(choice), "hadamard": hadamard}
     settings["formats"] = [str(rounding), scale_rule, *(f"{name} {targets[name].format}" for name in layers)]
     weights = getattr(model, "fewbits_weights", None)
@@ -158,6 +158,10 @@ class _Targets:
 
     @classmethod
     def read(cls, format: str | Format | None, map: Mapping[str, str | Format], scale_rule: str) -> _Targets:
+        if not (isinstance(map, Mapping) and all(isinstance(glob, str) for glob in map)):
+            raise ArgumentError(
+                f"map={map!r} is no mapping of names of layers, or patterns, to formats: {{'head': 'mxfp8'}}"
+            )
         rules = [*map.items(), *([("*", format)] if format is not None else [])]
         if not rules:
             raise ArgumentError("no format was given; expected `format`, as in 'mxfp4', or `map`")
@@ -373,6 +377,15 @@ def _checked(method: str, scale: str, damping: float, batches: Sequence[Batch]) 
         raise ArgumentError(
             f"damping={damping!r} is no part of a mean; expected 0.01 or another number from 0"
         )
+    # They are read once for each stage: what can be read once only, or is one batch itself, is no list.
+    if isinstance(batches, (Tensor, Mapping, str)) or not isinstance(batches, Sized):
+        raise ArgumentError(
+            f"batches is of type {type(batches).__name__}; expected a list of batches, as in [x]"
+        )
+    if not hasattr(batches, "__getitem__"):
+        raise ArgumentError(
+            f"batches is of type {type(batches).__name__}; expected a list, as list(batches) gives"
+        )
     if len(batches) == 0:
         raise ArgumentError("there is no batch to calibrate on; give a list of one at least")
     return Choice(method, scale, damping)
@@ -415,7 +428,10 @@ def _others(name: str, module: nn.Module) -> Iterator[QuantizedLayer]:
     """Yield records of the matrices of a module that is no layer to be changed, unless it is an embedding."""
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag, parametrize.ParametrizationList)):
         return
-    for key, p in module.named_parameters(recurse=False):
+    # What torch computes from parameters that lie elsewhere.
+    computed = list(getattr(module, "parametrizations", ())) if parametrize.is_parametrized(module) else []
+    held = [*module.named_parameters(recurse=False), *((key, getattr(module, key)) for key in computed)]
+    for key, p in held:
         if p.is_floating_point() and sum(n > 1 for n in p.shape) > 1 and not key.endswith("bias"):
             where = f"{name}.{key}".removesuffix(".weight").lstrip(".")
             reason = f"{type(module).__name__} is no linear or convolution layer that is known: left as it is"

@@ -89,7 +89,7 @@ def permute(
         raise ArgumentError(
             "the model is sparse already, and its masks would not move along; permute it before sparsify"
         )
-    chosen, included, excluded = read(pattern), listed(include), listed(exclude)
+    chosen, included, excluded = read(pattern), listed("include", include), listed("exclude", exclude)
     names = [name for name, _ in model.named_modules()]
     check_fits("include", included, names)
     check_fits("exclude", excluded, names)

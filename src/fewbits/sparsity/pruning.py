@@ -91,7 +91,7 @@ def sparsify(
             " state_dict into a new one"
         )
     names = [name for name, _ in model.named_modules(remove_duplicate=False)]
-    included, excluded = listed(include), listed(exclude)
+    included, excluded = listed("include", include), listed("exclude", exclude)
     check_fits("include", included, names)
     check_fits("exclude", excluded, names)
     if transposable not in (None, *SEARCHES):
