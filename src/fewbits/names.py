@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from typing import Any
 
 from fewbits.errors import ArgumentError
 
@@ -19,7 +20,8 @@ def listed(argument: str, globs: str | Iterable[str]) -> tuple[str, ...]:
     Raises:
         ArgumentError: what was given is no text, and no list of texts.
     """
-    given = (globs,) if isinstance(globs, str) else tuple(globs) if isinstance(globs, Iterable) else (globs,)
+    several: Any = (globs,) if isinstance(globs, str) or not hasattr(globs, "__iter__") else globs
+    given = tuple(several)
     for glob in given:
         if not isinstance(glob, str):
             raise ArgumentError(

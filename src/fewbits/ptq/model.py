@@ -158,7 +158,7 @@ class _Targets:
 
     @classmethod
     def read(cls, format: str | Format | None, map: Mapping[str, str | Format], scale_rule: str) -> _Targets:
-        if not (isinstance(map, Mapping) and all(isinstance(glob, str) for glob in map)):
+        if not hasattr(map, "items") or not all(isinstance(glob, str) for glob in map):
             raise ArgumentError(
                 f"map={map!r} is no mapping of names of layers, or patterns, to formats: {{'head': 'mxfp8'}}"
             )
