@@ -67,6 +67,17 @@ def _convolved_back(args: Any, result: Any) -> float:
     return float(2 * of.numel() * weight[0].numel() * sum(wanted[:2]))
 
 
+def _trilinear(args: Any, result: Any) -> float:
+    """Return the FLOP of a sum of products of three, as of nn.Bilinear: the third joins when two are summed."""
+    shapes = []
+    for x, new in zip(args[:3], args[3:6], strict=True):
+        shape = list(x.shape)
+        for axis in sorted(new):
+            shape.insert(axis, 1)
+        shapes.append(shape)
+    return float(2 * math.prod(torch.broadcast_shapes(*shapes)))
+
+
 def _recurrent(args: Any, result: Any) -> float:
     """Return the FLOP of a layer of an LSTM: each step multiplies by the weights of inputs and of states."""
     x, of_inputs, of_states = args[:3]
@@ -116,6 +127,7 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "aten::_weight_int8pack_mm": _times,
     "aten::convolution_backward": _convolved_back,
     "aten::mkldnn_convolution": _convolved,
+    "aten::_trilinear": _trilinear,
     "aten::mkldnn_rnn_layer": _recurrent,
     "aten::mkldnn_rnn_layer_backward": lambda args, result: 2 * _recurrent(args, result),
     "aten::_native_multi_head_attention": _multi_head,

@@ -206,6 +206,23 @@ def test_an_lstm_multiplies_inputs_and_states_by_its_weights_in_each_step() -> N
     assert found["aten::mkldnn_rnn_layer"].flops == 2 * 3 * 7 * (4 * 5 * 6 + 4 * 5 * 5)
 
 
+def test_a_bilinear_layer_multiplies_each_pair_by_a_weight_for_each_output() -> None:
+    layer, x, y = torch.nn.Bilinear(4, 5, 6), torch.ones(7, 4), torch.ones(7, 5, requires_grad=True)
+    counter = Counter()
+    with counter:
+        layer(x, y).sum().backward()
+    products = [c for (name, _), found in counter.counts.items() if name == "aten::_trilinear" for c in found]
+    assert [(c.flops, c.is_product) for c in products] == [(2 * 7 * 4 * 5 * 6, True)] * 3
+
+
+def test_nested_tensors_are_refused_for_what_they_are() -> None:
+    layer = torch.nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    model, padded = torch.nn.TransformerEncoder(layer, 1).eval(), torch.zeros(2, 5, dtype=torch.bool)
+    padded[0, 3:] = True
+    with torch.no_grad(), pytest.raises(ArgumentError, match="makes nested tensors, whose operations cannot"):
+        counted(lambda: model(torch.ones(2, 5, 16), src_key_padding_mask=padded))
+
+
 def test_packed_operands_count_as_they_lie() -> None:
     x = torch.randn(4, 64)
     found = counted(lambda: fb.quantize(x, "mxfp4"))["fewbits::quantize"]

@@ -81,16 +81,18 @@ class Counter(TorchDispatchMode):
         """Count a call.
 
         Raises:
-            ArgumentError: a tensor is on another device than the CPU.
+            ArgumentError: a tensor is on another device than the CPU, or nested.
         """
         if any(t is not torch.Tensor and t is not torch.nn.Parameter for t in types):
             return NotImplemented  # a subclass unpacks itself; what it then calls is counted
         kwargs = kwargs or {}
+        _refuse_nested((args, kwargs))
         # Below autograd and in inference mode operators come whole that autograd takes apart.
         if func.has_kernel_for_dispatch_key(_COMPOSITE) and func._schema.name not in _PRODUCTS:
             with self:
                 return func.decompose(*args, **kwargs)
         result = func(*args, **kwargs)
+        _refuse_nested(result)
         # As the profiler has them: nothing of numbers, nor of lists of tensors.
         given = (x for x in (*args, *kwargs.values()) if isinstance(x, torch.Tensor))
         shapes = tuple(tuple(x.shape) for x in given if x.ndim)
@@ -169,6 +171,15 @@ def refuse_devices(tensors: Iterable[Any]) -> None:
                 f"the step computes on {x.device}, and its time is measured on the CPU; move model and data"
                 " there, or use torch.profiler"
             )
+
+
+def _refuse_nested(values: Any) -> None:
+    """Raise ArgumentError where a tensor has no shape: nobody knows what an operator of it computes."""
+    if any(x.is_nested for x in _tensors(values)):
+        raise ArgumentError(
+            "the step makes nested tensors, whose operations cannot be counted; pad them"
+            " (nn.TransformerEncoder: enable_nested_tensor=False)"
+        )
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
