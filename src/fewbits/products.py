@@ -68,7 +68,7 @@ def _convolved_back(args: Any, result: Any) -> float:
 
 
 def _trilinear(args: Any, result: Any) -> float:
-    """Return the FLOP of a sum of products of three, as of nn.Bilinear: the third joins when two are summed."""
+    """Return the FLOP of a sum of products of three, as of nn.Bilinear: one joins when two are summed."""
     shapes = []
     for x, new in zip(args[:3], args[3:6], strict=True):
         shape = list(x.shape)
