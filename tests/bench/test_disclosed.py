@@ -59,6 +59,11 @@ def test_a_claim_that_did_not_run_is_refused() -> None:
     check_claim(RECIPES["muppet"], RanPrecision("bf16", None, None))  # which changes its formats
 
 
+def test_a_format_that_is_spelled_out_is_the_one_that_is_claimed() -> None:
+    spelled = RanPrecision("block(element=fp6_e3m2,scale=e8m0,size=32)", None, None)
+    check_claim(RECIPES["mxfp6"], spelled)
+
+
 def test_of_equally_wide_formats_each_may_be_named() -> None:
     claimed = claimed_linear(RECIPES["fp8-lm"])
     assert claimed == [f"block(element=fp8_{e},scale=e8m0,size=tensor)" for e in ("e4m3", "e5m2")]
