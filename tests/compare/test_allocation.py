@@ -36,6 +36,12 @@ def test_one_tensor_takes_the_fewest_bytes_that_do(found: list[tuple[int, float]
     assert of[chosen].bytes == min(c.bytes for c in of if c.noise <= bound)
 
 
+def test_a_step_that_a_later_one_makes_unnecessary_is_undone_by_as_many_bytes_as_it_can() -> None:
+    steep = [Choice(30, 0.0), Choice(10, 2.0), Choice(20, 1.0)]  # removes most noise per byte, and too little
+    enough = [Choice(1000, 0.0), Choice(10, 10.0)]
+    assert allocate([steep, enough], 2.0) == [1, 0]
+
+
 def test_a_large_tensor_takes_fewer_bits_than_a_small_one() -> None:
     # Noise falls by four with each bit; the sixteenfold tensor is left two bits behind the other.
     def of(size: int) -> list[Choice]:
