@@ -161,6 +161,8 @@ def test_a_proposal_that_saves_nothing_is_not_made(tmp_path: Path) -> None:
     assert report.tensors[0].proposed is None
     assert report.tensors[0].reason == "no format saves bytes: kept"
     assert report.proposed_bytes == report.stored_bytes == 512
+    as_many = measured(tmp_path, ["fp16"], 20, {"x": normal(8, 64).bfloat16()})
+    assert as_many.tensors[0].reason == "no format saves bytes: kept"
 
 
 @pytest.mark.parametrize(
