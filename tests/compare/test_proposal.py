@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from torch import nn
 import fewbits as fb
 from fewbits.cli import main as cli
 from fewbits.compare.checkpoint import measure_checkpoint
-from fewbits.compare.sensitivity import Probe
+from fewbits.compare.sensitivity import Probe, sensitivities
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast
+from fewbits.formats import parse
 from fewbits.report.tensor_kinds import by_kind
 
 FORMATS = ("mx9", "mxfp8_e4m3", "int8_channel", "mxfp6_e2m3", "mx6", "nvfp4", "mxfp4", "int4_channel", "mx4")
@@ -160,13 +162,24 @@ def test_a_weight_that_the_middle_format_holds_exactly_is_not_taken_for_one_with
     assert next(t.proposed for t in report.tensors if t.tensor == "head.weight") == "mx6"
 
 
+def test_a_model_is_measured_where_only_some_formats_have_the_scale_rule(own: Any) -> None:
+    formats = ["mxfp4", "int8_channel"]
+    report = measure_checkpoint("m.safetensors", formats, min_qsnr_db=20, model=own, scale_rule="ceil")
+    assert report.output_qsnr_db >= 20
+
+
+def test_a_format_in_which_a_weight_overflows_does_not_measure_it() -> None:
+    model, x = nn.Linear(4, 4, bias=False), torch.ones(2, 4)
+    nn.init.constant_(model.weight, 1e5)
+    found = sensitivities(Probe(model, [x]), {"weight": (4, 4)}, [parse("fp16"), parse("mx4")], "floor")
+    assert math.isfinite(found["weight"])
+
+
 def test_the_model_is_what_it_was_after_it_was_measured(place: Path) -> None:
     model = network()
     x = torch.randn(4, 64)
     probe = Probe(model, [x, (x,), {"x": x}])
     before = {name: w.clone() for name, w in model.state_dict().items()}
-    from fewbits.formats import parse
-
     assert probe.noise(probe.outputs(), {"head.weight": parse("mx4")}, "floor") > 0
     assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
 
