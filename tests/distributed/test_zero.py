@@ -213,12 +213,15 @@ def narrow_gradients(rank: int, size: int) -> None:
             p.grad.view(-1)[0] = torch.inf
     assert zero.clip_(1.0) != zero.clip_(1.0)
     # A parameter without a gradient anywhere stays; one with a gradient on one process moves.
-    model, zero = dealt("fp32", "fp32")
+    whole, (model, zero) = model_of("fp32"), dealt("fp32", "fp32")
     before = [p.detach().clone() for p in model.parameters()]
-    gradients_of(model, *next(rounds(rank, 1)))
-    first, second, *_ = model.parameters()
-    first.grad = None
-    second.grad = second.grad if rank else None
+    for each in (whole, model):
+        gradients_of(each, *next(rounds(rank, 1)))
+        first, second, *_ = each.parameters()
+        first.grad = None
+        second.grad = second.grad if rank else None
+    average_gradients(whole, "fp32")
+    assert zero.clip_(0.5) == AdamW(whole.parameters()).clip_(0.5)  # it adds nothing to the norm
     zero.step()
     moved = [not torch.equal(p, old) for p, old in zip(model.parameters(), before, strict=True)]
     assert moved == [False] + [True] * (len(before) - 1)
