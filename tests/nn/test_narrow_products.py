@@ -217,6 +217,16 @@ def test_parameters_are_weights_those_excluded_stay_and_angles_are_exact() -> No
     assert [entry.name for entry in model.fewbits_wide] == ["matrix"]
 
 
+def test_a_view_of_an_excluded_matrix_stays_wide_too() -> None:
+    class Turned(Head):
+        def forward(self, x: Tensor) -> Tensor:
+            return x @ self.matrix.mT
+
+    x, plain = torch.randn(9, 32), Turned()
+    model = narrow_products(fb.prepare(copy.deepcopy(plain), "mxfp4", exclude="matrix"))
+    assert torch.equal(model(x), plain(x))
+
+
 def test_what_is_excluded_stays_wide_and_outside_forward_nothing_is_seen() -> None:
     tensors = drawn((9, 32), (32, 5))
     left = narrow_products(made(torch.mm, "mxfp8"), exclude="inner")
