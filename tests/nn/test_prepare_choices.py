@@ -8,14 +8,35 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.nn import RoundingObserver, prepare, summary
+from fewbits.nn import LayerPrecision, RoundingObserver, prepare, summary
 from fewbits.recipes import recipe
+from fewbits.recipes.parameter_marks import take_unrounded
+from fewbits.recipes.recipe import OPERANDS
 from fewbits.recipes.step_checks import recipe_of
 
 
 def _mlp() -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+
+
+def test_only_gradients_are_wide_in_a_layer_of_logits() -> None:
+    last = LayerPrecision(recipe("mxfp4:logit_gradient=no"), last=True)
+    assert [role for role in OPERANDS if last.format_of(role) is None] == ["dw_gradient", "dx_gradient"]
+
+
+def test_only_gradients_go_to_infinity_where_a_loss_scale_looks_for_it() -> None:
+    precision, large = LayerPrecision(recipe("fp8-stochastic:scaling=dynamic")), torch.full((2, 8), 6e4)
+    for role in OPERANDS:
+        assert precision.round(role, 2 * large, 1).isinf().all() == role.endswith("gradient")
+
+
+def test_of_a_frozen_parameter_nothing_wide_is_kept_for_a_master_copy() -> None:
+    model = _mlp()
+    model[0].requires_grad_(False)
+    prepare(model, "fp16-master")
+    assert take_unrounded(model[0].weight) is None
+    assert take_unrounded(model[2].weight) is not None
 
 
 class _HeadFirst(nn.Module):
