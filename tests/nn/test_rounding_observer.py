@@ -170,6 +170,14 @@ def test_updates_that_are_lost_are_named(recipe: str, warned: bool) -> None:
     assert any("updates are lost to rounding in bfloat16" in w for w in observer.drained()[1]) is warned
 
 
+def test_of_a_step_that_is_skipped_no_update_was_lost() -> None:
+    observer = RoundingObserver(1)
+    model = _model("bf16-only-nearest", observer)
+    with observer.update_of(model):
+        pass
+    assert observer.drained()[1] == []
+
+
 class _Always(RoundingObserver):
     """Has everything prepared for it in each step, as if it looked."""
 
