@@ -66,6 +66,14 @@ def test_clipping_shrinks_the_norm_to_its_limit(recipe: str, loss_scale: float) 
     assert torch.equal(next(sgd.gradients())[1], g)
 
 
+def test_a_norm_that_is_no_number_makes_all_gradients_nan() -> None:
+    v, w = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
+    v.grad, w.grad = torch.tensor([1.0, math.nan]), torch.ones(3)
+    assert math.isnan(SGD([v, w], 1.0).clip_(1.0))
+    assert v.grad.isnan().all()
+    assert w.grad.isnan().all()
+
+
 def test_clipping_nothing_is_no_error() -> None:
     assert optimizer(nn.Parameter(torch.ones(2))).clip_(1.0) == 0.0
 
@@ -137,6 +145,15 @@ def test_the_newest_of_two_optimizers_says_how_gradients_are_held() -> None:
     w.grad = None
     (w * X).sum().backward()
     assert torch.equal(w.grad, X)
+
+
+def test_a_newer_optimizer_that_packs_nothing_has_gradients_of_the_parameters_dtype() -> None:
+    w = nn.Parameter(torch.ones(16, 20, dtype=torch.float16))
+    kept = [SGD([w], 1.0, recipe=RECIPES["fp16-master"].extended(held_gradient=E4M3))]
+    kept.append(SGD([w], 1.0, recipe="fp16-master"))
+    w.sum().backward()
+    assert type(w.grad) is torch.Tensor
+    assert w.grad.dtype == torch.float16
 
 
 def test_a_layer_that_thaws_after_the_optimizer_was_made_is_held_too() -> None:
