@@ -177,6 +177,19 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(kind: str, recipe: s
     assert first.nbytes() == second.nbytes()
 
 
+def test_steps_do_not_change_a_state_that_was_loaded() -> None:
+    w = nn.Parameter(torch.ones(4))
+    first, second = AdamW([w]), AdamW([w])
+    w.grad = torch.arange(4.0)
+    first.step()
+    saved = copy.deepcopy(first.state_dict())
+    kept = copy.deepcopy(saved["state"][0])
+    second.load_state_dict(saved)
+    second.step()
+    for name in AdamW.moments:
+        assert torch.equal(saved["state"][0][name], kept[name])
+
+
 def test_states_are_really_packed() -> None:
     w = nn.Parameter(torch.randn(64, 64))
     optimizer = AdamW([w], recipe=FP32.extended(first_moment=E4M3, second_moment="bf16", has_master=True))
