@@ -169,6 +169,14 @@ def test_scaled_and_masked_it_stays_packed_and_clamped_it_is_exact() -> None:
     assert masked.nbytes == small
 
 
+def test_of_wide_values_of_sixteen_bits_a_factor_rounds_nothing() -> None:
+    g = PackedGradient(X, packed().target, torch.float16)
+    values = g.values()
+    assert g.view(-1).dtype == torch.float16  # which makes them wide
+    g.mul_(2.0**-24)
+    assert torch.equal(g.values(), 2.0**-24 * values)
+
+
 def test_it_reads_as_the_values_that_the_format_has() -> None:
     g, wanted = packed(), fb.fake_quantize(X, "fp8_e5m2")
     assert g.norm() == wanted.norm()
