@@ -137,6 +137,16 @@ def test_a_master_keeps_its_bits_where_nothing_was_written(recipe: str) -> None:
     assert torch.equal(still[1:], changed[1:])
 
 
+def test_a_master_stands_where_nobody_can_tell_what_was_written_from_what_was_drawn() -> None:
+    recipe = "fp32:parameter=mxfp8_e4m3/stochastic,has_master=yes"
+
+    def touch(model: nn.Module) -> None:
+        with torch.no_grad():
+            model.weight.copy_(model.weight.clone())
+
+    assert torch.equal(stepped(recipe, touch), stepped(recipe, lambda m: None))
+
+
 def several() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 16), nn.MultiheadAttention(16, 2), nn.LayerNorm(16), nn.Linear(16, 16))
 
