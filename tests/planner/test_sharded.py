@@ -22,6 +22,7 @@ from fewbits.errors import ArgumentError
 from fewbits.planner import MACHINES, Graph, Machine, MachineLink, Plan, plan
 from fewbits.planner.capture import capture
 from fewbits.planner.execution import split_model
+from fewbits.planner.graph import Operand
 from fewbits.planner.layer_cost import layer_costs
 from fewbits.planner.networks.builder import Builder, Tensor
 from fewbits.planner.options import layer_options
@@ -385,6 +386,8 @@ def test_weights_are_sharded_where_all_devices_need_all_of_them() -> None:
     assert shardable(layer, splits, 4).tolist() == [True, *[False] * 5]
     frozen = replace(layer, weights=(replace(layer.weights[0], trained=False), layer.weights[1]))
     assert not shardable(frozen, splits, 4).any()
+    rowless = replace(layer, weights=(*layer.weights, Operand("scale", (), ())))  # there is nothing to deal
+    assert not shardable(rowless, splits, 4).any()
     assert not shardable(layer, splits[-1:], 1).any()
 
 
