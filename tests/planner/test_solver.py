@@ -173,6 +173,7 @@ def test_a_dense_graph_says_how_many_bytes_an_exact_minimum_takes() -> None:
     assert found.needed_bytes is not None
     exact = minimize(costs, edges, memory_bytes=2**30)
     assert exact.bound is None
+    assert minimize(costs, edges, memory_bytes=found.needed_bytes).bound is None
     assert found.bound <= exact.cost <= found.cost
     assert exact.cost > 0.5 * found.cost
 
