@@ -87,6 +87,12 @@ def test_after_the_update_nothing_is_forward() -> None:
     assert (REST, "", "aten::mm") in spent(Attribution(step(update, span("aten::mm", 20, 30)), COUNTS).pieces)
 
 
+def test_what_lies_between_two_layers_is_forward() -> None:
+    layers = span(LAYER + "fc", 0, 10), span(LAYER + "head", 20, 30)
+    found = spent(Attribution(step(layers[0], span("aten::mm", 10, 20), layers[1]), COUNTS).pieces)
+    assert found["forward", "", "aten::mm"] == 10
+
+
 def test_dropping_gradients_tells_nothing_of_what_is_around_it() -> None:
     parts = (
         span(LAYER + "fc", 0, 10),
