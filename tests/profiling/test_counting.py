@@ -45,6 +45,13 @@ def test_a_convolution_sums_a_window_for_each_result_and_its_backward_pass_twice
     assert found["aten::convolution"].moved_bytes == 4 * (x.numel() + weight.numel() + results)
 
 
+def test_the_gradient_of_a_convolutions_bias_is_a_sum_and_no_product() -> None:
+    x, weight = torch.ones(2, 3, 8, 8, requires_grad=True), torch.ones(4, 3, 3, 3, requires_grad=True)
+    bias = torch.ones(4, requires_grad=True)
+    found = counted(lambda: functional.conv2d(x, weight, bias, padding=1).sum().backward())
+    assert found["aten::convolution_backward"].flops == 2 * 2 * (3 * 3 * 3) * (2 * 4 * 8 * 8)
+
+
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("is_transposed", [False, True])
 def test_groups_of_a_convolution_multiply_only_their_own_channels(groups: int, is_transposed: bool) -> None:
@@ -176,6 +183,11 @@ def test_sparse_operands_are_their_values_and_indices() -> None:
     assert counted(lambda: rows @ dense)["aten::mm"].read_bytes == 4 * 32 + 8 * (33 + 32) + 4 * 128
     pairs = EYE.to_sparse()
     assert counted(lambda: pairs @ dense)["aten::mm"].read_bytes == 4 * 32 + 8 * 2 * 32 + 4 * 128
+
+
+def test_of_two_sparse_matrices_nobody_knows_which_values_meet() -> None:
+    for sparse in (EYE.to_sparse(), EYE.to_sparse_csr()):
+        assert not counted(lambda sparse=sparse: sparse @ sparse)["aten::mm"].is_product
 
 
 def test_attention_multiplies_twice_forward_and_five_times_backward() -> None:
