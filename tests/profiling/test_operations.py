@@ -32,6 +32,7 @@ PRODUCT = Count(1e6, 1e6, 1e9, True, "float32", False, False, False)
             5.000002e-4,
             "memory",
         ),  # a sum, at the rate of reads
+        (replace(COPY, read_bytes=1e7), 1.5e-3, "memory"),  # an addition of two, at the rate of a copy
         (PRODUCT, 1e-2, "compute"),
         (replace(PRODUCT, dtype="bfloat16"), 2.5e-3, "compute"),
         (replace(PRODUCT, dtype=""), 2.5e-3, "compute"),  # packed operands: the fastest units
@@ -140,6 +141,11 @@ def test_the_worst_is_what_loses_most_to_its_limit_not_what_takes_longest() -> N
     near, far = row("near", seconds=2.0, limit_seconds=1.9), row("far", seconds=1.0, limit_seconds=0.1)
     assert [said.split()[0] for said in advise([near, far], 3.0, LIMITS)] == ["far", "near"]
     assert len(advise([row(str(i)) for i in range(9)], 9.0, LIMITS)) == 3
+
+
+def test_what_holds_an_operation_of_several_layers_is_what_holds_the_one_with_most_to_do() -> None:
+    long, large = row(bound="memory", seconds=3.0, limit_seconds=0.1), row(layer="head", limit_seconds=0.9)
+    assert "of float32 products" in advise([long, large], 4.0, LIMITS)[0]
 
 
 def test_what_is_above_its_limit_loses_nothing_and_the_longest_of_it_is_named_first() -> None:
