@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fewbits.formats import parse
-from fewbits.ptq.choosing import METHODS, SCALES, Choice, choose
+from fewbits.ptq.choosing import METHODS, SCALES, Choice, choose, choose_rotation
 from fewbits.ptq.gpfq import gpfq
 from fewbits.ptq.grid import Target, grid
 from fewbits.ptq.layers import LinearLayer
@@ -64,3 +64,20 @@ def test_without_that_choice_some_outputs_would_lose_more() -> None:
         nearest = error(moments, w, target.rounded(layer.weight))
         worse += int((error(moments, w, diffused) > nearest).sum())
     assert worse > 0
+
+
+def test_of_rotations_that_lose_as_little_the_smallest_blocks_are_taken() -> None:
+    layer = LinearLayer(nn.Linear(32, 8, bias=False).requires_grad_(False))
+    none = Moments(layer)  # of no inputs, where nothing loses anything
+    offered = [none.rotated(8), none, none.rotated(4)]
+    target, choice = Target(parse("mxfp4")), Choice("round")
+    assert choose_rotation(layer, offered, target, choice).hadamard == 0
+    assert choose_rotation(layer, offered[::2], target, choice).hadamard == 4
+
+
+def test_where_all_inputs_are_zero_the_best_weights_are_those_there_are() -> None:
+    layer = LinearLayer(nn.Linear(8, 4, bias=False))
+    moments = Moments(layer, rounded=lambda x: x)
+    moments.add(torch.zeros(3, 8))
+    w = layer.weight.detach().double()[None]
+    assert torch.equal(moments.best(w, 0.01), w)
