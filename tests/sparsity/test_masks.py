@@ -12,7 +12,7 @@ from fewbits.errors import ArgumentError, DTypeError, FormatError
 from fewbits.formats import pattern as read
 from fewbits.kernels.bits.nm_stream import by_magnitude
 from fewbits.sparsity import density, is_sparse, kept_magnitude, mask, transposable_mask
-from fewbits.sparsity.masks import keep_
+from fewbits.sparsity.masks import keep_, partial_mask
 
 PATTERNS = ("1:2", "2:4", "4:8", "1:4", "3:4", "2:3", "3:16")
 SMALL = ("1:2", "2:4", "1:4", "3:4", "2:3")
@@ -163,7 +163,7 @@ def exact_rank(tile: torch.Tensor, kept: torch.Tensor) -> tuple[int, Fraction]:
 
 
 @pytest.mark.parametrize("pattern", ["1:2", "2:4", "2:3"])
-@pytest.mark.parametrize("largest", [1e-310, 1.0, 1e39, 1.7e308])
+@pytest.mark.parametrize("largest", [1e-310, 1.0, 1e39, 2.0**1022, 1.7e308])
 @pytest.mark.parametrize("infinities", [0, 1, 2])
 def test_large_values_and_those_beside_infinities_are_compared_too(
     pattern: str, largest: float, infinities: int
@@ -184,6 +184,14 @@ def test_infinities_do_not_spoil_a_tile() -> None:
     w[0, 0], w[3, 1] = torch.inf, torch.nan
     assert transposable_mask(w, "2:4")[0, 0]
     assert transposable_mask(w, "2:4")[3, 1]
+
+
+def test_a_share_drops_the_smallest_of_what_the_pattern_drops_to_the_nearest_number() -> None:
+    w = torch.tensor([1.0, -3.0, 2.0, 9.0, 8.0, 0.5, 0.0, 7.0])
+    final = torch.tensor([False, False, False, True, True, False, True, True])
+    dropped = {0.0: [], 0.3: [5], 0.4: [0, 5], 0.7: [0, 2, 5], 1.0: [0, 1, 2, 5]}
+    for share, places in dropped.items():
+        assert (~partial_mask(w, final, share)).nonzero()[:, 0].tolist() == places
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
