@@ -271,6 +271,17 @@ def test_scalers_hand_their_scale_through_and_an_overflow_skips_the_step(kind: A
     assert scale.get_scale() == 512
 
 
+def test_masked_weights_decay_as_much_under_a_loss_scale_that_the_optimizer_takes() -> None:
+    x, y = data()
+    scaled, plain = (network(Recomputed(every=1, decay=0.5)) for _ in range(2))
+    for model, scale in ((scaled, 1024.0), (plain, 1.0)):
+        optimizer = MaskedOptimizer(OPTIMIZERS["ours-sgd"](model.parameters()), model)
+        scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+        scaler.scale(nn.functional.cross_entropy(model(x), y)).backward()
+        scaler.step(optimizer)
+    torch.testing.assert_close(scaled.state_dict(), plain.state_dict(), rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("kind", ["adamw", "adamw-fused", "ours"])
 @pytest.mark.parametrize("schedule", [Gradual(4), Recomputed(every=2)])
 def test_steps_that_a_scaler_skips_are_none_for_the_schedule(kind: Any, schedule: Any) -> None:
