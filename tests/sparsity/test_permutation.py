@@ -133,6 +133,19 @@ def test_what_it_took_is_told_and_ten_seconds_are_the_most_unless_told(
     assert 10 < find_order(w).seconds + 2 <= 14
 
 
+def test_few_swaps_that_lose_are_not_kept() -> None:
+    for seed in range(20):
+        found = find_order(PUBLISHED, moves=1, seed=seed)
+        assert found.after == kept(PUBLISHED[:, found.order]) >= found.before
+
+
+def test_no_swap_is_within_a_group() -> None:
+    pairs = permutation._pairs(np.random.default_rng(0), 12, 4, 1000)
+    first, second = pairs.T // 4
+    assert (first != second).all()
+    assert {*map(tuple, pairs)} == {(a, b) for a in range(12) for b in range(12) if a // 4 != b // 4}
+
+
 def test_nothing_to_gain_leaves_the_order() -> None:
     for w in (torch.ones(3, 8), torch.zeros(3, 8), torch.randn(5, 4)):
         found = find_order(w)
