@@ -166,6 +166,14 @@ def test_overflow_nonfinite_and_zero_blocks_are_those_of_the_definition(name: st
     check(x, format, _allowed(format))
 
 
+def test_a_number_whose_quotient_is_beyond_float32_is_a_number_of_a_posit() -> None:
+    x = np.array([[3e38, -3e38, 1, np.inf], [-np.inf, np.nan, 1e38, -1e-9]], np.float32)
+    for scale in ("exponent(2,bias=3)", "float(e=2,m=1,bias=20)"):
+        format = parse(f"block(element=posit(8),scale={scale},size=4)")
+        (q,) = check(x, format, [{"nonfinite": "element"}])
+        assert np.isfinite(np.asarray(q.dequantize())[0, :3]).all()
+
+
 def test_zeros_under_scales_above_one_are_those_of_the_definition() -> None:
     format = parse("block(element=fp4_e2m1,scale=float(e=4,m=3,bias=-20),size=4)")
     x = np.array([[0, 0, 0, 0], [-0.0, 0, 0, 0], [2.0**19, 0, 0, 0]], np.float32)

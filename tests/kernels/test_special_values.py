@@ -1,5 +1,7 @@
 """What NaN, infinity, zero and the ends of the range become: each written rule, by its choice."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -120,6 +122,34 @@ def test_a_posit_saturates_at_both_ends_and_infinity_is_no_real_number(posit: Po
     assert np.isnan(both([INF, -INF, NAN], posit)).all()
     with pytest.raises(ArgumentError, match="never rounds a number to NaR; use 'saturate'"):
         fb.quantize(np.ones(1, np.float32), posit, overflow="nan")
+
+
+FAR = (
+    "block(element=posit(8),scale=exponent(2,bias=3),size=4)",
+    "block(element=posit(8),scale=float(e=2,m=1,bias=20),size=4)",
+    "block(element=posit(8),scale=fp32,size=tensor)",
+)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("rounding", cases.ROUNDINGS)
+@pytest.mark.parametrize("text", FAR)
+def test_a_number_whose_quotient_is_beyond_the_dtype_is_a_number_of_a_posit(
+    text: str, rounding: str, dtype: type
+) -> None:
+    most, fmt = float(np.finfo(dtype).max), parse(text)
+    assert isinstance(fmt, Block)
+    x = np.array([most, -most, INF, -INF], dtype)
+    # Far too small a scale: with it even a number far below the largest is beyond it.
+    amax = {"amax": 1e-30} if fmt.size == "tensor" else {}
+    given: dict[str, Any] = {"nonfinite": "element", "rounding": rounding, **amax}
+    given |= {"generator": 1} if rounding == "stochastic" else {}
+    stored = fb.quantize(x, fmt, **given)
+    decoded = decode(fmt.element, stored.parts().codes)
+    assert decoded[:2].tolist() == [fmt.element.max, -fmt.element.max]
+    assert np.isnan(decoded[2:]).all()
+    whole = fb.fake_quantize(x, fmt, **given)
+    assert np.array_equal(whole, stored.dequantize(), equal_nan=True)
 
 
 WITH_ZERO = tuple(f for f in cases.ELEMENTS if not isinstance(f, Exponent | Lookup))

@@ -366,7 +366,9 @@ inline void look_up_all(const Table& t, i32 random_bits, const float* __restrict
     const i32 bottom = t.negative_is_nan ? 0 : -top;
     for (i64 i = 0; i < n; ++i) {
         const i32 code = t.codes[at[i]];
-        const bool nan = t.has_nan & ((keys[i] > top) | (keys[i] < bottom));
+        // A quotient of a number that is beyond float32 is no infinity.
+        const bool number = t.infinity_is_nan & ((bits_of(x[i]) & magnitude_mask) < infinity_bits);
+        const bool nan = t.has_nan & !number & ((keys[i] > top) | (keys[i] < bottom));
         out[i] = nan ? t.nan : code;
     }
     if (codes) return;

@@ -62,6 +62,9 @@ def scaled(x: Numbers, format: Format, options: Options) -> tuple[Scales, Number
         return Scales(_with_nan(codes, lost, scales.element), shifts), x._replace(exponent=exponent)
     codes, outer, divisor = _real_scales(bits, largest, format, options)
     quotient = divide(x, divisor.each(lambda field: spread(field, size, n)))
+    if format.element.reals_only:  # of a number the quotient is one, if beyond float32
+        most = constant(_MOST, x.exponent)._replace(negative=quotient.negative)
+        quotient = where(quotient.is_inf & x.is_finite, most, quotient)
     outers = None if outer is None else to_floats(outer, np.float32)
     return Scales(_with_nan(codes, lost, scales.element), None, outers), quotient
 

@@ -27,6 +27,8 @@ ODD: tuple[Format, ...] = (
     parse("block(element=fixed(6,frac=40,coding=symmetric),scale=e8m0,size=4)"),
     parse("block(element=fp32,scale=e8m0,size=3)"),
     parse("block(element=posit(8,es=1),scale=e8m0,size=8)"),
+    parse("block(element=posit(8),scale=exponent(2,bias=3),size=4)"),  # quotients beyond the dtype
+    parse("block(element=posit(8),scale=float(e=2,m=1,bias=20),size=4)"),
     parse("block(element=lookup(-1,-0.3,0,0.1,1),scale=fp8_e4m3,size=9)"),
     parse("block(element=int(8),scale=exponent(4,bias=7),size=channel)"),
     parse("block(element=uint4,scale=float(e=4,m=3,bias=-20),size=4)"),
@@ -109,6 +111,7 @@ def test_it_gives_the_bits_of_the_definition_itself(fmt: Format) -> None:
         "block(element=fp8_e4m3b11fnuz,scale=exponent(5,bias=31),size=4)",
         "block(element=fixed(7,frac=60,coding=symmetric),scale=exponent(2,bias=100),size=4)",
         "block(element=int(4,coding=unsigned),scale=e8m0,size=4)",
+        "block(element=posit(8),scale=exponent(2,bias=3),size=4)",
     ],
 )
 def test_signs_of_zero_and_infinities_are_those_of_the_definition(text: str, dtype: torch.dtype) -> None:

@@ -60,6 +60,7 @@ _MADE = (
     "block(element=posit(8,es=1),scale=e8m0,size=16)",
     "block(element=fixed(24,frac=20),scale=e8m0,size=16)",
     "block(element=int(3),scale=exponent(5,bias=15),size=6)",
+    "block(element=posit(8),scale=float(e=2,m=1,bias=20),size=16)",  # quotients beyond float32
 )
 _FAR = ("float(e=5,m=2,bias=116)", "float(e=5,m=2,bias=-85)")  # near the ends of float32
 _NOT_RAISED = dict.fromkeys(

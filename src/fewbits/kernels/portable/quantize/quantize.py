@@ -138,6 +138,7 @@ def _codes(
 ) -> Tensor:
     """Return the codes of blocks."""
     element, scaling = format.element, format.groups.scales
+    finite = (bits & layout.magnitude) < layout.infinity
     if scaling is not None and not scaling.power_of_two:
         bits, layout = _quotient(bits, scales, layout)
     if element.grid is not None:
@@ -146,6 +147,9 @@ def _codes(
     numbers = wide(bits, layout)
     if scales.exponent is not None:
         numbers = _divided(numbers, _unit(bits, scales))
+    if element.reals_only:  # of a number the quotient is one, if beyond the largest float64
+        most = torch.finfo(torch.float64).max
+        numbers = torch.where(finite, numbers.clamp(-most, most), numbers)
     return encode_other(element, numbers, chosen, drawn)
 
 

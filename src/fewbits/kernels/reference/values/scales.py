@@ -50,7 +50,7 @@ def scaled(
         total = spread(exponents, scales.size, x.shape)
         if shifts is not None and shifting is not None:
             total = total - spread(shifts.astype(np.int64), shifting.size, x.shape)
-        return Parts(empty, codes, shifts), _divide_by_power(x, total)
+        return Parts(empty, codes, shifts), _real(_divide_by_power(x, total), x, format.element)
     codes, outer, divisor = _real_scales(x, largest, format, options, amax)
     codes = _with_nan(codes, bad, scales.element)
     if not divide:
@@ -61,7 +61,7 @@ def scaled(
     if options.scale_rule == "twn":
         beyond = np.abs(x) > spread(TWN_THRESHOLD * mean_of(x, scales.size), scales.size, x.shape)
         quotient = np.where(beyond, np.sign(x), x.dtype.type(0))
-    return Parts(empty, codes, None, outer), quotient.astype(np.float64)
+    return Parts(empty, codes, None, outer), _real(quotient.astype(np.float64), x, format.element)
 
 
 def _with_nan(codes: Array, bad: Array, scale: Element) -> Array:
@@ -110,6 +110,17 @@ def _divide_by_power(x: Array, exponent: NDArray[np.int64]) -> Reals:
     # A float64 far below the smallest element underflows here; its sign must reach directed rounding.
     value = np.where((value == 0) & (wide != 0), np.copysign(2.0**-1074, wide), value)
     return np.where(np.isfinite(x), value, x)
+
+
+def _real(quotient: Reals, x: Array, element: Element) -> Reals:
+    """Return quotients; of an element that has reals alone, those of finite numbers are finite.
+
+    It would take infinity for no number, and a number beyond its largest is one.
+    """
+    if not element.reals_only:
+        return quotient
+    most = np.finfo(np.float64).max
+    return np.where(np.isfinite(x), np.clip(quotient, -most, most), quotient)
 
 
 def _real_scales(

@@ -102,7 +102,12 @@ def round_tile(
     magnitude, negative = parts_of(v)
     scale, exponent, shifts, divisor, multiplier, outer, lost = _scale_tile(magnitude, largest, bad, f)
     if f.real:
+        finite = magnitude < INFINITY
         magnitude, negative = parts_of(tl.div_rn(v, tl.broadcast_to(divisor[:, None], tile)))
+        if f.grid is None:
+            table_of: tl.constexpr = f.table
+            if table_of.infinity_is_nan:  # of a number the quotient is one, if beyond float32
+                magnitude = tl.where(finite, tl.minimum(magnitude, INFINITY - 1), magnitude)
     rounding: tl.constexpr = f.rounding
     overflow: tl.constexpr = f.overflow
     if f.grid is not None:
