@@ -124,6 +124,17 @@ def test_signs_of_zero_and_infinities_are_those_of_the_definition(text: str, dty
     assert not any(differing(portably(x, fmt, 1, chosen), defined(x, fmt, chosen)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("scale", ["exponent(2,bias=3)", "float(e=2,m=1,bias=20)"])
+def test_a_number_whose_quotient_is_beyond_the_dtype_is_a_number_of_a_posit(
+    scale: str, dtype: torch.dtype
+) -> None:
+    fmt, most = parse(f"block(element=posit(8),scale={scale},size=4)"), torch.finfo(dtype).max
+    chosen, x = options(fmt, nonfinite="element"), torch.tensor([[most, -most, torch.inf, 1]], dtype=dtype)
+    found = portably(x, fmt, 1, chosen)
+    assert not any(differing(found, defined(x, fmt, chosen)))
+
+
 @pytest.mark.parametrize("fmt", QUICK_FIRST, ids=cases.label)
 def test_any_shape_any_axis(fmt: Format) -> None:
     for i, shape in enumerate(cases.SHAPES):
