@@ -7,6 +7,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 from fewbits.report import checkpoint_table, matrices_table, tasks_table
+from fewbits.report.quantities import decibels
+from fewbits.report.tensor_kinds import by_kind
 from tests.report import fake
 
 LONG = "block(element=float(e=2,m=1),scale=e8m0,size=32)"
@@ -93,6 +95,14 @@ def test_a_checkpoint_shows_its_largest_tensors_and_counts_the_others() -> None:
     one = printed(checkpoint_table(report, largest=17), 200)
     assert "1 smaller is left out" in one
     assert "left out" not in printed(checkpoint_table(report, largest=18), 200)
+
+
+def test_the_mean_qsnr_below_the_kinds_is_that_of_all_tensors() -> None:
+    report = fake.checkpoint()
+    said, merged = (decibels(r.weight_qsnr_db) for r in (report, by_kind(report)))
+    assert said != merged
+    text = " ".join(printed(checkpoint_table(report), 200).split())
+    assert f"The mean QSNR of its tensors is then {said} dB." in text
 
 
 def test_a_wide_terminal_gets_one_table_and_a_narrow_one_all_columns_in_several() -> None:

@@ -54,14 +54,14 @@ def checkpoint_table(report: CheckpointReport, *, largest: int = 40) -> Group:
 
     Where the terminal is too narrow for one table, the columns continue in further tables.
     """
-    report, all_tensors = by_kind(report), len(report.tensors)
-    shown = sorted(report.tensors, key=lambda t: -t.stored_bytes)[:largest]
+    kinds, all_tensors = by_kind(report), len(report.tensors)
+    shown = sorted(kinds.tensors, key=lambda t: -t.stored_bytes)[:largest]
     parts: list[RenderableType] = [
-        _Continued(report, shown),
+        _Continued(kinds, shown),
         Text(),
         Wrapped(totals_sentence(report), "bold"),
     ]
-    left_out = len(report.tensors) - len(shown)
+    left_out = len(kinds.tensors) - len(shown)
     if left_out:
         rest = "1 smaller is" if left_out == 1 else f"{left_out} smaller are"
         parts.append(Wrapped(f"The {len(shown)} largest kinds are shown, {rest} left out; --json has all."))
