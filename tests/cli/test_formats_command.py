@@ -1,6 +1,7 @@
 """`fewbits formats` lists the catalogue and shows one format, new ones included."""
 
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -59,6 +60,18 @@ def test_a_new_format_is_shown_as_readily(capsys: pytest.CaptureFixture[str]) ->
 
 def test_a_format_of_one_magnitude_still_draws() -> None:
     assert number_lines([-1.0, 1.0], 40, "binary").count("\n") == 2
+
+
+@pytest.mark.parametrize(("encoding", "tallest"), [("latin-1", "@"), ("utf-8", "\N{FULL BLOCK}")])
+def test_a_number_line_is_of_characters_that_the_terminal_has(encoding: str, tallest: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fewbits", "formats", "ternary"],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": encoding},
+    )
+    assert done.returncode == 0, done.stderr
+    assert tallest in done.stdout.decode(encoding).splitlines()[-2]
 
 
 def test_the_labels_of_a_narrow_number_line_stay_apart() -> None:

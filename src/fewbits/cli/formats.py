@@ -52,7 +52,8 @@ def formats(
             console.print(value_table(_produced(element).tolist(), element.bits))
         if numbers:
             label = f"element {element}" if element is not fmt else str(fmt)
-            lines = number_lines(numbers, min(console.width, 100), label)
+            ascii_only = console.options.ascii_only
+            lines = number_lines(numbers, min(console.width, 100), label, ascii_only=ascii_only)
             console.print(lines, markup=False, highlight=False)
         text = format_json(told, numbers if element.bits <= 8 else [])
     write_report(json, lambda: text)

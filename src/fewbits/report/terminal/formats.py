@@ -11,6 +11,7 @@ from rich.table import Table
 CatalogueRow = tuple[str, float, float, str, str]  # name, bits per value, largest element, summary, source
 
 _HEIGHTS = " ▁▂▃▄▅▆▇█"
+_ASCII_HEIGHTS = " .:-=+*#@"
 
 
 def catalogue_table(rows: Sequence[CatalogueRow]) -> Table:
@@ -57,34 +58,35 @@ def _value(value: float) -> str:
     return "-" if isnan(value) else f"{value:.6g}"
 
 
-def number_lines(values: Sequence[float], width: int, label: str) -> str:
+def number_lines(values: Sequence[float], width: int, label: str, *, ascii_only: bool = False) -> str:
     """Draw where the values lie: once linearly, once by the logarithm of the positive ones.
 
     Args:
         values: finite, rising.
         width: columns of the terminal.
         label: name of the format, for the first line.
+        ascii_only: draw with characters of ASCII, since the terminal's encoding has no others for this.
 
     Returns:
         A few lines; a column is taller the more values fall into it.
     """
-    positive = [v for v in values if v > 0]
-    lines = [f"number line of {label} ({len(values)} values)", _line(values, width, "{:.6g}")]
+    positive, heights = [v for v in values if v > 0], _ASCII_HEIGHTS if ascii_only else _HEIGHTS
+    lines = [f"number line of {label} ({len(values)} values)", _line(values, width, "{:.6g}", heights)]
     if len(positive) > 1 and positive[-1] / positive[0] > 16:
         lines += [
             "positive values, by binary logarithm",
-            _line([log2(v) for v in positive], width, "2^{:.4g}"),
+            _line([log2(v) for v in positive], width, "2^{:.4g}", heights),
         ]
     return "\n".join(lines)
 
 
-def _line(values: Sequence[float], width: int, shown: str) -> str:
+def _line(values: Sequence[float], width: int, shown: str, heights: str) -> str:
     low, high = values[0], values[-1]
     counts = [0] * width
     for value in values:
         counts[round((value - low) / (high - low) * (width - 1)) if high > low else 0] += 1
     tallest = max(counts)
-    bars = "".join(_HEIGHTS[-(-8 * count // tallest)] for count in counts)
+    bars = "".join(heights[-(-8 * count // tallest)] for count in counts)
     left, right = shown.format(low), shown.format(high)
     middle = shown.format((low + high) / 2)
     gap = width - len(left) - len(right) - len(middle)
