@@ -28,6 +28,16 @@ def test_a_step_tells_what_happened() -> None:
     assert step.is_finite
 
 
+@pytest.mark.parametrize("recipe", ["fp32", "fp16-master", "fp16-only", "fp8-lm"])
+def test_the_bytes_of_the_first_step_are_those_of_every_other(recipe: str) -> None:
+    trainer = _trainer(recipe)
+    found = []
+    for _ in range(2):
+        trainer.step()
+        found.append(trainer.bytes_per_value)
+    assert found[0] == found[1] >= 4
+
+
 def test_iteration_ends_with_the_last_step_and_goes_on_from_the_one_before() -> None:
     trainer = _trainer("fp32")
     trainer.step()

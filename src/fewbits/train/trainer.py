@@ -86,10 +86,10 @@ class Trainer:
             others.after_backward()
         self.schedule.after_backward()
         norm = self._clip(hyper.max_norm, scale)
-        if self.step_number and _is_narrow(self.optimizer):
-            self.bytes_per_value = self.optimizer.nbytes()["per_value"]
         with self.observer.update_of(self.model):
             self.scaler.step(self.optimizer)
+        if _is_narrow(self.optimizer):  # the first step has made the states by now
+            self.bytes_per_value = self.optimizer.nbytes()["per_value"]
         self.scaler.update()
         self.step_number += 1
         if others is not None:
