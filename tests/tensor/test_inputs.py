@@ -237,6 +237,24 @@ def test_a_product_of_two_dtypes_is_refused_by_name() -> None:
         assert "expected one dtype" in str(told(lambda a=a, b=b: fb.matvec(b, a)))
 
 
+def test_functions_of_torch_refuse_a_packed_operand_of_another_dtype_by_name() -> None:
+    q, x, bias = fb.quantize(torch.ones(5, 32), "mxfp4"), torch.ones(3, 32), torch.ones(5)
+    products = (
+        lambda x: torch.nn.functional.linear(x, q),
+        lambda x: torch.nn.functional.linear(x, q, bias),
+        lambda x: x @ q.t(),
+        lambda x: q @ x.t(),
+        lambda x: torch.mv(q, x[0]),
+        lambda x: torch.bmm(x[None], q.t()[None]),
+        lambda x: fb.quantize(x, "mxfp4") @ q.t(),
+    )
+    for product in products:
+        assert product(x).dtype == torch.float32
+        for other in (torch.float64, torch.bfloat16):
+            assert f"{other}" in str(told(lambda p=product, o=other: p(x.to(o))))
+            assert "expected one dtype" in str(told(lambda p=product, o=other: p(x.to(o))))
+
+
 def test_odd_values_of_the_other_arguments_are_refused() -> None:
     wrong: dict[str, tuple[Any, ...]] = {
         "axis": (0.5, True, None, "0", 2, np.array([1]), [0]),

@@ -50,6 +50,11 @@ def _check(a: Any, b: Any, what: str) -> None:
             )
         if not isinstance(operand, NarrowTensor):
             check_values(operand)
+    check_dtypes(a, b, what)
+
+
+def check_dtypes(a: torch.Tensor, b: torch.Tensor, what: str) -> None:
+    """Raise DTypeError unless both operands have one dtype."""
     if a.dtype != b.dtype:
         raise DTypeError(f"{what} of {a.dtype} and {b.dtype}; expected one dtype: convert one with .to()")
 

@@ -21,7 +21,7 @@ from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops.direct import is_recorded
 from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 from fewbits.tensor import inputs
-from fewbits.tensor.narrow.operands import check_matmul, check_matvec
+from fewbits.tensor.narrow.operands import check_dtypes, check_matmul, check_matvec
 from fewbits.tensor.narrow.tensor import NarrowTensor, unwrapped
 from fewbits.tensor.narrow.vectors import times_lines
 
@@ -195,6 +195,9 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     unpacked, with float32 sums. A product of two packed operands is exact except for its float32 sums; it
     runs on the bfloat16 matrix units of the CPU, if there are any and all values are normal bfloat16 numbers
     or zero.
+
+    Raises:
+        DTypeError: the dtypes differ.
     """
     if isinstance(b, NarrowTensor):
         found = times_lines(a, b, 0)
@@ -205,6 +208,7 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return _gemv(a, b)
     if fits and _is_gemv(a, b, math.prod(b.shape[1:]), axis=1):
         return _gemv(b, a) if b.ndim == 1 else _gemv(b.t(), a).t()
+    check_dtypes(a, b, "a @ b")
     if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor):
         return _multiplied(a, b, a.format)
     if _is_emulated(a, b):
