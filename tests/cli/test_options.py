@@ -219,14 +219,24 @@ def test_an_alias_may_be_made_of_another_and_leaves_patterns_alone(
     ("alias", "said"),
     [
         ("nf4", "not NAME=FORMAT"), ("=int(8)", "not NAME=FORMAT"), ("a b=int(8)", "not NAME=FORMAT"),
-        ("mxfp4=int(8)", "a format already"), ("float=int(8)", "a format already"), ("nf=int(", "cannot"),
+        ("mxfp4=int(8)", "a format already"), ("float=int(8)", "a format already"), ("nf=int(", "nf: cannot"),
+        ("nf=nosuch", "nf: there is no format named 'nosuch'"),
     ],
 )  # fmt: skip
-def test_a_wrong_alias_is_refused(
-    capsys: pytest.CaptureFixture[str], place: Path, alias: Any, said: str
+def test_a_wrong_alias_is_refused_and_said_to_be_of_the_option_or_the_environment(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    place: Path,
+    alias: Any,
+    said: str,
 ) -> None:
     assert cli.run(["--alias", alias, "formats"]) == 2
-    assert said in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert error.startswith("fewbits: --alias ")
+    assert said in error
+    monkeypatch.setenv("FEWBITS_ALIAS", alias)
+    assert cli.run(["formats"]) == 2
+    assert capsys.readouterr().err == error.replace("--alias", "FEWBITS_ALIAS")
 
 
 @pytest.mark.parametrize(

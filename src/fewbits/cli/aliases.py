@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import wraps
 from typing import ParamSpec, TypeVar, get_type_hints
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import CATALOGUE, parse, split
 from fewbits.formats.grammar import KINDS
 
@@ -23,8 +23,12 @@ class Formats:
     """Marks a parameter whose text names formats, perhaps among other things."""
 
 
-def define(given: str | None) -> None:
+def define(given: str | None, source: str = "--alias") -> None:
     """Define aliases from a list of NAME=FORMAT for this command; a later one may use an earlier one.
+
+    Args:
+        given: the list; None is an empty one.
+        source: the option or the variable that has it, which errors name.
 
     Raises:
         ArgumentError: an item is not NAME=FORMAT, or the name is already a format.
@@ -36,10 +40,15 @@ def define(given: str | None) -> None:
             continue
         name, sign, fmt = (part.strip() for part in text.partition("="))
         if not sign or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
-            raise ArgumentError(f"--alias {text!r:.200} is not NAME=FORMAT; write it as in nf=lookup(-1,0,1)")
+            raise ArgumentError(
+                f"{source} {text!r:.200} is not NAME=FORMAT; write it as in nf=lookup(-1,0,1)"
+            )
         if name in CATALOGUE or name in KINDS:
-            raise ArgumentError(f"--alias {name}: that is a format already; choose another name")
-        known[name] = parse(_expanded(fmt, known)).name
+            raise ArgumentError(f"{source} {name}: that is a format already; choose another name")
+        try:
+            known[name] = parse(_expanded(fmt, known)).name
+        except FormatError as error:
+            raise FormatError(f"{source} {name}: {error}") from error
     _KNOWN.set(known)
 
 

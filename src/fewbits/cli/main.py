@@ -36,6 +36,7 @@ from fewbits.errors import ArgumentError, FewbitsError
 # Newer releases of Typer carry their own copy of Click: the class is found where Typer has it.
 _INTERRUPTED = 130
 _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+_ALIASES = "FEWBITS_ALIAS"  # the variable that has what --alias takes
 
 app = typer.Typer(
     name="fewbits",
@@ -87,20 +88,22 @@ def _version(asked: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: bool = typer.Option(
         False, "--version", help="Print the version.", callback=_version, is_eager=True
     ),
     alias: Annotated[
         str | None,
         typer.Option(
-            envvar="FEWBITS_ALIAS",
+            envvar=_ALIASES,
             help="Comma-separated NAME=FORMAT, names for formats of your own; before the command, or in the"
             " environment.",
         ),
     ] = None,
 ) -> None:
     """More science with fewer bits: choose, store and invent narrow number formats."""
-    define(alias)
+    given = getattr(context.get_parameter_source("alias"), "name", "")
+    define(alias, _ALIASES if given == "ENVIRONMENT" else "--alias")
 
 
 def _fail(message: str, code: int) -> int:
