@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import frexp
@@ -25,8 +26,9 @@ class Lookup(Element):
     def __post_init__(self) -> None:
         values = tuple(float(v) + 0.0 for v in self.values)  # one zero: the sign of -0.0 is dropped
         object.__setattr__(self, "values", values)
-        if not 2 <= len(values) <= 65536 or len(set(values)) != len(values):
+        if not 2 <= len(values) <= 65536:
             raise FormatError(f"lookup: {len(values)} values; give 2 to 65536 different ones")
+        _refuse_repeated(values)
         if not all(abs(v) < 2.0**128 for v in values) or max(values) <= 0:
             raise FormatError("lookup: every value must be within float32's range and the largest above zero")
 
@@ -77,6 +79,15 @@ class Lookup(Element):
         return min(abs(v) for v in self.values if v)
 
     smallest_subnormal = smallest_normal
+
+
+def _refuse_repeated(values: tuple[float, ...]) -> None:
+    """Raise FormatError where a value is in the list more than once."""
+    value, count = Counter(values).most_common(1)[0]
+    if count > 1:
+        often = "twice" if count == 2 else f"{count} times"
+        shown = repr(value).removesuffix(".0")
+        raise FormatError(f"lookup: {shown} is there {often}; give 2 to 65536 different values")
 
 
 def _exponent_of(value: float) -> int:
