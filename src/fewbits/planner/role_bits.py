@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fewbits.errors import ArgumentError
+from fewbits.formats import CATALOGUE
 from fewbits.recipes import RECIPES, Codec, Recipe, RoleFormat, uniform_recipe
 from fewbits.recipes import codec as read_codec
 from fewbits.recipes import recipe as read_recipe
@@ -67,7 +69,12 @@ def read_layer_recipe(text: str | Recipe) -> Recipe:
     """
     if isinstance(text, Recipe) or text.partition(":")[0] in RECIPES or ":" in text:
         return read_recipe(text)
-    return uniform_recipe(text)
+    if "(" in text or text.strip() in CATALOGUE:
+        return uniform_recipe(text)
+    try:
+        return read_recipe(text)
+    except ArgumentError as error:  # a name that is neither
+        raise ArgumentError(f"{error}, and `fewbits formats` the formats") from error
 
 
 def codec_bits(codec: str | Codec) -> float:
