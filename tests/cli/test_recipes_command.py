@@ -27,6 +27,21 @@ def test_one_recipe_is_shown_in_full(capfd: pytest.CaptureFixture[str]) -> None:
     assert "dx_gradient" in err
 
 
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("mxfp6", RECIPES["mxfp6"].paper),
+        ("mxfp6:gradient=mxfp8_e5m2", f"changed from mxfp6: {RECIPES['mxfp6'].paper}"),
+        ("mx:weight=mxfp6_e3m2", f"changed from fp32: {RECIPES['fp32'].paper}"),
+    ],
+)
+def test_a_changed_recipe_says_what_its_source_is_the_source_of(
+    capfd: pytest.CaptureFixture[str], name: str, source: str
+) -> None:
+    assert run(["recipes", name, "--json", "-"]) == 0
+    assert json.loads(capfd.readouterr().out)["facts"]["source"] == source
+
+
 def test_plain_training_differs_in_nothing(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["recipes", "fp32"]) == 0
     assert "nothing" in capsys.readouterr().out

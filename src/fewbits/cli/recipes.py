@@ -29,7 +29,7 @@ def recipes(
     A recipe of your own: fewbits recipes mx:weight=mxfp6_e3m2,activation=mxfp6_e3m2,gradient=mxfp6_e3m2
     """
     from fewbits.recipes import RECIPES, recipe
-    from fewbits.recipes.summary import differences, in_words
+    from fewbits.recipes.summary import differences, in_words, source_of
     from fewbits.report import recipe_json, recipe_table, recipes_json, recipes_table
 
     console = tables_console(json)
@@ -39,7 +39,7 @@ def recipes(
         write_report(json, lambda: recipes_json(rows))
         return
     chosen = recipe(name)
-    facts = [("recipe", chosen.name), ("what is narrow", in_words(chosen)), ("source", chosen.paper)]
+    facts = [("recipe", chosen.name), ("what is narrow", in_words(chosen)), ("source", source_of(chosen))]
     fields = differences(chosen)
     console.print(recipe_table(facts, fields))
     write_report(json, lambda: recipe_json(facts, fields))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from fewbits.recipes.catalogue import RECIPES
 from fewbits.recipes.recipe import Recipe
 
 
@@ -31,6 +32,14 @@ def in_words(recipe: Recipe) -> str:
     parts += [f"{recipe.lr_schedule} learning rate"] if recipe.lr_schedule != "cosine" else []
     parts += ["integer sums for products"] if recipe.product == "add" else []
     return "; ".join(parts) or "nothing"
+
+
+def source_of(recipe: Recipe) -> str:
+    """Return the paper of a recipe; of a changed one also the recipe of the catalogue that the paper has."""
+    if recipe.name in RECIPES:
+        return recipe.paper
+    base = recipe.name.partition(":")[0]
+    return f"changed from {base if base in RECIPES else 'fp32'}: {recipe.paper}"
 
 
 def differences(recipe: Recipe) -> list[tuple[str, str]]:
