@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -81,6 +82,14 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
     assert on["--codecs"] == on["--latency-us"] == {"compare", "scale"}
     assert on["--json"] == set(APP.commands)
     assert on["--include"] == on["--exclude"] == {"cast", "compare", "explore", "prune", "train"}
+
+
+def test_help_names_options_of_its_own_command_or_says_of_which() -> None:
+    for command in APP.commands.values():
+        own = {name for p in command.params for name in (*p.opts, *p.secondary_opts)}
+        for text in (command.help, *(getattr(p, "help", None) for p in command.params)):
+            without = re.sub(r"`fewbits [^`]*`|fewbits .*", "", text or "")
+            assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", without)) <= own, (command.name, text)
 
 
 @pytest.mark.parametrize(

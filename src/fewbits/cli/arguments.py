@@ -43,8 +43,8 @@ ScaleRuleOption = Annotated[
     str | None,
     typer.Option(
         "--scale-rule",
-        help="How power-of-two scales are chosen: floor, ceil, rceil, even, ... Default: floor, or that of a"
-        " proposal in --map.",
+        help="How power-of-two scales are chosen: floor, ceil, rceil, even, ... Default: floor; to"
+        " `fewbits cast --map FILE` that of the proposal in the file.",
         show_default=False,
     ),
 ]
@@ -149,7 +149,8 @@ BudgetOption = Annotated[
     typer.Option(
         "--budget",
         help="Propose what loses least within so many bits per value, scales included, as in 4.5: formats for"
-        " the tensors of a checkpoint, in the place of --min-qsnr, or one for the data that is explored.",
+        " the tensors of a checkpoint, in the place of `fewbits compare --min-qsnr`, or one for the data that"
+        " is explored.",
         show_default=False,
     ),
 ]

@@ -47,7 +47,7 @@ def explore(
     report: ReportOption = None,
     json: JsonOption = None,
 ) -> None:
-    """Measure a design space of more than a thousand formats on one kind of data.
+    """Measure a design space of more than three thousand formats on one kind of data.
 
     Every format rounds the same vectors. The tables say which is best within how many bits per value, how far
     MX9, MX6, MX4, MXFP4, NVFP4 and --formats of your own lie below the Pareto front, and what the front of
