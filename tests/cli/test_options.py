@@ -18,6 +18,7 @@ from fewbits.cli import main as cli
 from fewbits.cli.aliases import Formats
 from fewbits.cli.arguments import read_bytes, read_codecs, read_count, read_numbers, read_recipes
 from fewbits.errors import ArgumentError
+from fewbits.train.tasks import TASKS
 
 APP = typer.main.get_command(cli.app)
 MINE = "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)"
@@ -82,6 +83,12 @@ def test_an_option_of_one_name_has_one_meaning_and_help_on_every_command() -> No
     assert on["--codecs"] == on["--latency-us"] == {"compare", "scale"}
     assert on["--json"] == set(APP.commands)
     assert on["--include"] == on["--exclude"] == {"cast", "compare", "explore", "prune", "train"}
+
+
+def test_help_names_every_task() -> None:
+    for command in ("compare", "prune", "train"):
+        text = next(p.help for p in APP.commands[command].params if "--task" in p.opts)
+        assert set(TASKS) <= set(re.findall(r"\w+", text))
 
 
 def test_help_names_options_of_its_own_command_or_says_of_which() -> None:

@@ -13,6 +13,7 @@ from fewbits.formats import CATALOGUE
 from fewbits.kernels.bits.options import NONFINITES, OVERFLOWS, ROUNDINGS, RULES, ZERO_BLOCKS
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.recipes import RECIPES
+from fewbits.train.tasks import TASKS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -52,6 +53,11 @@ def test_the_page_of_recipes_shows_each_as_it_is(recipe: Any) -> None:
 )
 def test_every_format_and_choice_appears(name: str) -> None:
     assert f"`{name}`" in MANUAL
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_its_line_in_the_table_of_models(task: str) -> None:
+    assert f"\n| `{task}` | " in (ROOT / "docs" / "compare.md").read_text("utf-8")
 
 
 def test_every_command_and_option_appears() -> None:

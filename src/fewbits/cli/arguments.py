@@ -57,8 +57,8 @@ TaskOption = Annotated[
     Reads(below=True, several=True),
     typer.Option(
         "--task",
-        help="Comma-separated tasks: bytes (a language model), digits, faint, mnist10k (classifiers), or the"
-        " path of a text of your own, a file or a folder.",
+        help="Comma-separated tasks: bytes, lstm (language models), digits, faint, mnist10k (classifiers), or"
+        " the path of a text of your own, a file or a folder.",
     ),
 ]
 ModelOption = Annotated[
