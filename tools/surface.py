@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,21 @@ HEAD = """\
 Every public name with the types that a type checker sees. `tools/surface.py` writes this page out of the
 package; a test holds it to what is there. A name that is not on this page is not public and may change
 without notice.
+
+Each format of [the catalogue](formats.md#the-catalogue) is a name of `fewbits` too: `fewbits.mxfp4` is a
+`fewbits.formats.Format`. What other pages name of `fewbits.kernels.reference` are definitions to be read, and
+no names to be imported.
 """
+# Modules below the folders that `fewbits` lists, which the other pages import from.
+BELOW = (
+    "evidence",
+    "integrations.lightning",
+    "integrations.transformers",
+    "planner.capture",
+    "planner.execution",
+    "solvers.lattice",
+    "train.tasks",
+)
 
 
 class Entry(NamedTuple):
@@ -33,10 +48,11 @@ class Entry(NamedTuple):
 
 
 def modules() -> list[ModuleType]:
-    """The top of the package, then each folder that it lists."""
+    """The top of the package, then each folder that it lists, and what is public below these."""
     folders = [value for name in dir(fewbits) if inspect.ismodule(value := getattr(fewbits, name))]
-    with suppress(fewbits.MissingDependencyError):
-        folders.append(fewbits.jax)
+    for name in ("jax", *BELOW):
+        with suppress(ImportError):  # of a package of an extra
+            folders.append(import_module(f"fewbits.{name}"))
     return sorted([fewbits, *folders], key=lambda module: module.__name__)
 
 

@@ -16,6 +16,8 @@ from statistics import fmean, variance
 
 from fewbits.errors import ArgumentError
 
+__all__ = ["Evidence", "paired"]
+
 LEVEL = 0.95  # confidence of the intervals: one in twenty shows a difference where there is none
 _MOST = 1000  # pairs up to which `needed` is computed
 

@@ -16,6 +16,8 @@ from fewbits.recipes import recipe as read
 from fewbits.train.schedules import Schedule, schedule
 from fewbits.typing import StateDict
 
+__all__ = ["RecipePrecision"]
+
 _Connected = tuple[LightningModule, list[torch.optim.Optimizer], list[object]]
 
 

@@ -29,7 +29,7 @@ from fewbits.tensor import NarrowTensor
 class FewbitsConfig(QuantizationConfigMixin):  # type: ignore[misc]  # transformers is not typed for us
     """``quantization_config`` of a folder with narrow tensors; formats are in the files themselves."""
 
-    def __init__(self, **_: Any) -> None:
+    def __init__(self, **_: object) -> None:
         self.quant_method = METHOD
 
 

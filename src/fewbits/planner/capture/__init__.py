@@ -21,6 +21,8 @@ from fewbits.planner.capture.gatherable import why_whole
 from fewbits.planner.capture.walk import Walk
 from fewbits.planner.graph import Graph
 
+__all__ = ["capture"]
+
 Inputs: TypeAlias = "Sequence[object] | Mapping[str, object]"
 
 

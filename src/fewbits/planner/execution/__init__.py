@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from fewbits.errors import ArgumentError
@@ -24,7 +25,7 @@ Model = TypeVar("Model", bound=nn.Module)
 def split_model(
     model: Model,
     splits: Mapping[str, Mapping[str, int]],
-    mesh: Any,
+    mesh: DeviceMesh,
     example_inputs: Inputs,
     *,
     sharded: Collection[str] = (),
@@ -41,7 +42,7 @@ def split_model(
         model: changed in place. Parameters are taken from the first process; those on the meta device stay
             there, in pieces.
         splits: for each layer that is split, by its name in the graph, parts by dimension.
-        mesh: a ``torch.distributed.device_mesh.DeviceMesh``.
+        mesh: of the devices that layers are split over.
         example_inputs: as for :func:`fewbits.planner.capture.capture`.
         sharded: names of layers whose weights ``fully_shard`` deals out: those of which all devices need all,
             each for its own samples. Each module of these is an ``FSDPModule`` then, as the model is.
@@ -129,4 +130,4 @@ def _in_pieces(parameter: nn.Parameter, held: tuple[int | None, ...], mesh: Any)
     return DTensor.from_local(piece, mesh, placements(held), run_check=False)
 
 
-__all__ = ["executable", "split_exported", "split_model"]
+__all__ = ["executable", "split_model"]
