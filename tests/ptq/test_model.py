@@ -8,6 +8,7 @@ import pytest
 import torch
 from scipy.linalg import hadamard
 from torch import Tensor, nn
+from torch.nn.utils import parametrizations, prune
 from torch.nn.utils.parametrizations import weight_norm
 
 import fewbits as fb
@@ -444,3 +445,24 @@ def test_a_computed_weight_of_a_layer_that_is_left_is_in_the_record() -> None:
     _, report = quantize_model(model, [torch.randn(2, 8, 8)], "mxint8")
     left = {x.layer: (x.shape, x.reason.split()[0]) for x in report.layers if x.format is None}
     assert left == {"1": ((8, 4, 3), "ParametrizedConvTranspose1d")}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize(
+    "computed",
+    [
+        nn.utils.weight_norm,
+        nn.utils.spectral_norm,
+        lambda layer: prune.l1_unstructured(layer, "weight", 0.5),
+        weight_norm,
+        parametrizations.orthogonal,
+    ],
+)
+def test_a_layer_whose_weight_is_computed_in_each_call_is_left_and_said_to_be(computed: Any) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(computed(nn.Linear(32, 32)), nn.Linear(32, 4)).eval()
+    before = copy.deepcopy(model[0].state_dict())
+    _, report = quantize_model(model, [torch.randn(40, 32)], "mxfp4")
+    reasons = {x.layer: x.reason for x in report.layers}
+    assert reasons == {"0": "its weight is computed from others: left as it is", "1": ""}
+    assert all(torch.equal(model[0].state_dict()[name], held) for name, held in before.items())

@@ -453,7 +453,7 @@ def _memory(p: object) -> int:
 
 def _obstacle(layer: ProductLayer, users: Mapping[int, int]) -> str:
     """Return why a layer is left as it is; "" if it is not."""
-    if parametrize.is_parametrized(layer.module):
+    if "weight" not in layer.module._parameters:  # parametrized, or set anew before each call
         return "its weight is computed from others: left as it is"
     if users[_memory(layer.module.weight)] > 1:
         return "it shares its weight with another module: left as it is"
