@@ -1,16 +1,20 @@
 """Direct casting: what is rounded, along which axis, what is counted, and that the model comes back."""
 
+from contextlib import suppress
 from math import inf, log10
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations, prune
 
 import fewbits as fb
 from fewbits import kernels
-from fewbits.compare import direct_cast
+from fewbits.compare import WeightCast, direct_cast
 from fewbits.compare.casting import rounded
+from fewbits.compare.weight_cast import cast_weights
+from fewbits.formats import parse
 
 
 class By:
@@ -130,6 +134,52 @@ def test_a_quantizer_that_fails_on_the_second_weight_leaves_the_model_whole(mode
         pass
     assert model.conv.weight is original
     assert not model.conv._forward_pre_hooks
+
+
+def pruned(layer: nn.Linear) -> nn.Module:
+    module: nn.Module = prune.l1_unstructured(layer, "weight", 0.5)
+    return module
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize(
+    "computed",
+    [nn.utils.weight_norm, pruned, parametrizations.weight_norm, parametrizations.orthogonal],
+)
+def test_a_layer_whose_weight_is_computed_from_others_stays_as_it_is_and_is_named(computed: Any) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(computed(nn.Linear(8, 8)), nn.Linear(8, 4)).eval(), torch.randn(3, 8)
+    before, wide = {k: v.clone() for k, v in model.state_dict().items()}, model(x).detach()
+    first, total = model[0].weight.detach().clone(), sum(p.numel() for p in model.parameters())
+    with suppress(KeyboardInterrupt), rounded(model, By(quarter)) as cast:
+        assert [layer.layer for layer in cast.layers] == ["1"]
+        assert cast.left_wide == (("0.weight", 64 / total),)
+        assert torch.equal(model[1].weight, quarter(before["1.weight"], -1))
+        hidden = model[0](x)
+        assert torch.equal(hidden, nn.functional.linear(x, first, model[0].bias))
+        assert torch.equal(
+            model(x), nn.functional.linear(quarter(hidden, -1), model[1].weight, model[1].bias)
+        )
+        raise KeyboardInterrupt
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert torch.equal(model(x), wide)
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("computed", [nn.utils.weight_norm, pruned, parametrizations.weight_norm])
+@pytest.mark.parametrize("method", ["round", "gptq"])
+def test_a_computed_weight_is_no_matrix_of_its_layer_that_a_file_would_hold(
+    computed: Any, method: str
+) -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(computed(nn.Linear(8, 8)), nn.Linear(8, 4)).eval(), torch.randn(20, 8)
+    before, wide = {k: v.clone() for k, v in model.state_dict().items()}, model(x).detach()
+    with cast_weights(model, parse("mxfp4"), WeightCast(method=method, batches=[x])) as cast:
+        assert "1" in {layer.layer for layer in cast.layers}
+        assert "0" not in {layer.layer for layer in cast.layers}
+        model(x)
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    assert torch.equal(model(x), wide)
 
 
 def test_an_embedding_stays_in_fp32_also_where_a_linear_shares_it(model: Any) -> None:

@@ -9,7 +9,7 @@ rounds a copy of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from math import inf, log10
@@ -24,6 +24,7 @@ from fewbits.kernels import ops
 from fewbits.metrics import Tally
 from fewbits.names import check_fits, listed, within
 from fewbits.ptq.layer_input import Arguments, with_input
+from fewbits.ptq.layers import holds_weight
 from fewbits.tensor import fake_quantize
 
 
@@ -80,7 +81,9 @@ class Cast:
     layers: tuple[LayerTally, ...]
     cast_parameters: int  # values held in the narrow format
     other_parameters: int  # values that stay in FP32
-    left_wide: tuple[tuple[str, float], ...] = ()  # matrices that do, where known, and shares of all values
+    left_wide: tuple[
+        tuple[str, float], ...
+    ] = ()  # matrices that do, as far as named, and shares of all values
 
     @property
     def weight_qsnr_db(self) -> float:
@@ -130,7 +133,9 @@ def direct_cast(
     """Round the weights and inputs of every Linear and Conv1d, 2d, 3d of ``model`` inside a ``with`` block.
 
     On exit, also by an exception, the original parameters are restored and all hooks are removed. Inputs are
-    rounded only if a layer is called as a module, which nn.MultiheadAttention does not do for its own.
+    rounded only if a layer is called as a module, which nn.MultiheadAttention does not do for its own. A
+    layer whose weight is computed from others, as by parametrizations, weight norm or torch's pruning, stays
+    as it is: ``left_wide`` of the statistics names its weight.
 
     Args:
         model: any module; its weights are rounded once, its inputs at each call, both to nearest even.
@@ -190,12 +195,15 @@ def rounded(
     included, excluded = listed("include", include), listed("exclude", exclude)
     check_fits("include", included, names)
     check_fits("exclude", excluded, names)
-    layers = {
+    selected = {
         name: module
         for name, module in model.named_modules()
         if _axes(module) and (not included or within(name, included)) and not within(name, excluded)
     }
-    cast = Cast(tuple(LayerTally(name) for name in layers), *counts(model, list(layers.values())))
+    layers = {name: module for name, module in selected.items() if holds_weight(module)}
+    computed = {name: module for name, module in selected.items() if name not in layers}
+    tallies = tuple(LayerTally(name) for name in layers)
+    cast = Cast(tallies, *counts(model, list(layers.values())), _shares(model, computed))
     originals = [module.weight for module in layers.values()]
     hooks: list[RemovableHandle] = []
     try:
@@ -216,6 +224,12 @@ def rounded(
 def _axes(module: nn.Module) -> tuple[int, ...]:
     """Return the reduction axes of a layer's weight and input; () for a module that is not cast."""
     return next(((weight, x) for kind, weight, x in _AXES if isinstance(module, kind)), ())
+
+
+def _shares(model: nn.Module, layers: Mapping[str, nn.Module]) -> tuple[tuple[str, float], ...]:
+    """Return the names of the weights of layers, with their shares of all values of the model."""
+    total = sum(p.numel() for p in model.parameters())
+    return tuple((f"{name}.weight".lstrip("."), m.weight.numel() / total) for name, m in layers.items())
 
 
 @dataclass

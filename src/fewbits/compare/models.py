@@ -161,6 +161,7 @@ def _score(
         trained=trained.values,
         trained_baseline=trained.baseline,
         resolution=task.resolution,
+        left_wide=casts[0].left_wide,
     )
 
 

@@ -19,7 +19,7 @@ from fewbits.names import check_fits, within
 from fewbits.ptq import quantize_model
 from fewbits.ptq.data_flow import Batch
 from fewbits.ptq.grid import Target
-from fewbits.ptq.layers import ProductLayer, is_plain, product_layer
+from fewbits.ptq.layers import ProductLayer, holds_weight, is_plain, product_layer
 from fewbits.ptq.model import RoundedInput
 from fewbits.tensor.arrays import widened
 
@@ -75,7 +75,9 @@ class WeightCast:
         found: dict[str, ProductLayer] = {}
         for name, module in model.named_modules():
             layer = product_layer(module)
-            if layer is None or not self._selects(name) or not is_plain(module.weight):
+            if layer is None or not self._selects(name):
+                continue
+            if not holds_weight(module) or not is_plain(module.weight):
                 continue
             if users[id(module.weight)] == 1:
                 found[name] = layer

@@ -142,6 +142,11 @@ def product_layer(module: nn.Module) -> ProductLayer | None:
     return InputFirstLayer(module) if f"{kind.__module__}.{kind.__qualname__}" == _CONV1D else None
 
 
+def holds_weight(module: nn.Module) -> bool:
+    """Return whether the weight of a layer is a parameter of it, and not computed from others."""
+    return "weight" in module._parameters  # not parametrized, nor set anew by a hook before each call
+
+
 def is_plain(weight: object) -> bool:
     """Return whether a weight is an ordinary floating-point tensor; one on the meta device may be."""
     return (

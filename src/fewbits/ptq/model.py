@@ -25,7 +25,14 @@ from fewbits.ptq.data_flow import Batch, Seen, Stage, call, run_to, stages
 from fewbits.ptq.grid import Target
 from fewbits.ptq.hadamard import BlockHadamard, check_size, fitting
 from fewbits.ptq.layer_input import Arguments, with_input
-from fewbits.ptq.layers import ConvolutionLayer, LinearLayer, ProductLayer, is_plain, product_layer
+from fewbits.ptq.layers import (
+    ConvolutionLayer,
+    LinearLayer,
+    ProductLayer,
+    holds_weight,
+    is_plain,
+    product_layer,
+)
 from fewbits.ptq.loaded_weights import LoadedWeights, PartialLoadError
 from fewbits.ptq.moments import Moments
 from fewbits.ptq.passes import Passes
@@ -453,7 +460,7 @@ def _memory(p: object) -> int:
 
 def _obstacle(layer: ProductLayer, users: Mapping[int, int]) -> str:
     """Return why a layer is left as it is; "" if it is not."""
-    if "weight" not in layer.module._parameters:  # parametrized, or set anew before each call
+    if not holds_weight(layer.module):
         return "its weight is computed from others: left as it is"
     if users[_memory(layer.module.weight)] > 1:
         return "it shares its weight with another module: left as it is"
