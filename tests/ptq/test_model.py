@@ -241,6 +241,30 @@ def test_a_rotation_is_folded_where_only_a_linear_layer_lies_before() -> None:
     assert next(x for x in report.layers if x.layer == "down").folded is None
 
 
+class Shown(nn.Module):
+    """Two layers, one after the other, of which the first is an output too."""
+
+    def __init__(self, *, shows: bool) -> None:
+        super().__init__()
+        self.over, self.last, self.shows = nn.Linear(64, 64), nn.Linear(64, 10), shows
+
+    def forward(self, x: Tensor) -> dict[str, Any]:
+        hidden = self.over(x)
+        return {"y": self.last(hidden), "others": (None, [hidden if self.shows else x])}
+
+
+@pytest.mark.parametrize("shows", [False, True])
+def test_a_rotation_is_not_folded_where_any_output_of_the_model_would_be_rotated(shows: bool) -> None:
+    torch.manual_seed(0)
+    model, x = Shown(shows=shows), torch.randn(128, 64)
+    model.over.weight.data[:4] *= 30
+    before = model(x)["others"][1][0].detach()
+    _, report = quantize_model(model, [x], "mxint8", hadamard=32)
+    assert [layer.folded for layer in report.layers] == [None, None if shows else "over"]
+    assert report.layers[1].hadamard == 32
+    assert (model(x)["others"][1][0] - before).norm() < 1e-2 * before.norm()
+
+
 def test_formats_follow_the_map_and_others_stay() -> None:
     model, batches = images()
     kept = model[7].weight.detach().clone()

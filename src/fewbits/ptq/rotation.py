@@ -51,18 +51,23 @@ def _is_folded(
 ) -> bool:
     """Fold a rotation into a layer, and return whether that left the model what it was; else undo it."""
     changed = [p.detach() for layer in (source, *ends) for p in layer.module.parameters()]
-    before, held = _first(run()), [p.clone() for p in changed]
+    before, held = _floats(run()), [p.clone() for p in changed]
     rotate_outputs(source, size)
     for end in ends:
         rotate_weight(end, size)
-    after = _first(run())
-    if before is not None and after is not None and (after - before).norm() <= _CLOSE * before.norm():
+    after = _floats(run())
+    if before and len(before) == len(after) and all(map(_is_close, after, before)):
         return True
     for p, original in zip(changed, held, strict=True):
         p.copy_(original)
     return False
 
 
-def _first(returned: object) -> Tensor | None:
+def _is_close(after: Tensor, before: Tensor) -> bool:
+    return after.shape == before.shape and bool((after - before).norm() <= _CLOSE * before.norm())
+
+
+def _floats(returned: object) -> list[Tensor]:
+    """Return copies of all floating-point tensors that a model returns."""
     leaves = tree_leaves(dict(returned) if isinstance(returned, Mapping) else returned)
-    return next((x.double() for x in leaves if isinstance(x, Tensor) and x.is_floating_point()), None)
+    return [x.to(torch.float64, copy=True) for x in leaves if isinstance(x, Tensor) and x.is_floating_point()]
