@@ -184,13 +184,30 @@ def test_the_model_is_what_it_was_after_it_was_measured(place: Path) -> None:
     assert all(torch.equal(w, before[name]) for name, w in model.state_dict().items())
 
 
+def test_a_model_with_other_values_is_measured_with_those_of_the_checkpoint(own: Any, place: Path) -> None:
+    name = f"proposal_models_{next(_NUMBERS)}"
+    text = MODULE.format(path="m.safetensors")
+    Path(f"{name}.py").write_text(
+        text.replace("model.load_state_dict", "for p in model.parameters(): p.data.fill_(0.5)\n    len")
+    )
+    kept, told = (
+        measure_checkpoint("m.safetensors", FORMATS, min_qsnr_db=20, model=model)
+        for model in (own, f"{name}:load")
+    )
+    assert [t.sensitivity for t in told.tensors if t.castable] == [
+        t.sensitivity for t in kept.tensors if t.castable
+    ]
+    assert told.output_qsnr_db == kept.output_qsnr_db
+    assert {t.proposed for t in told.tensors} == {t.proposed for t in kept.tensors} != {None}
+
+
 def test_a_function_that_gives_no_model_of_the_checkpoint_is_refused(place: Path) -> None:
     name = f"proposal_models_{next(_NUMBERS)}"
     Path(f"{name}.py").write_text(
         "import torch\ndef other(): return torch.nn.Linear(2, 2), [torch.ones(2)]\nnone = lambda: 1\n"
     )
     for function, error, said in (
-        ("other", DataError, "no parameter"),
+        ("other", DataError, "no tensor of a name of the model's"),
         ("none", ArgumentError, "has to return"),
         ("gone", ArgumentError, "has no function gone"),
     ):

@@ -85,8 +85,8 @@ def measure_checkpoint(
             ``min_qsnr_db`` bounds nothing. None for no budget.
         scale_rule: how power-of-two scales are chosen; formats with other scales keep their own rule.
         model: ``MODULE:FUNCTION`` of a function that returns ``(model, batches)``, or ``(model, batches,
-            loss)``, as described in :mod:`fewbits.train.tasks.user_model`. The names of its parameters must
-            match those of the tensors.
+            loss)``, as described in :mod:`fewbits.train.tasks.user_model`. The checkpoint's values are put
+            into it by name: parameters have the names of the tensors, those that it lacks stay as they are.
         include: patterns of the names to measure; empty for all.
         exclude: patterns of names that are not measured and stay unchanged.
         progress: called as ``progress("measuring tensors", bytes done, all bytes)``, and with a model before
@@ -97,7 +97,8 @@ def measure_checkpoint(
         or infinity stay unchanged, with the reason, and have no scores.
 
     Raises:
-        DataError: the checkpoint cannot be read.
+        DataError: the checkpoint cannot be read, or the model has none of its tensors, or one of
+            another shape.
         FormatError: no such format.
         ArgumentError: no formats, no such scale rule or one that no format follows, ``min_qsnr_db`` is NaN, a
             budget that no format meets, a pattern that matches no name, or no such model.
@@ -117,7 +118,7 @@ def measure_checkpoint(
     total, done = sum(t.stored_bytes for t in tensors), 0
     summaries: list[TensorSummary] = []
     scores: list[TensorScore] = []
-    judge = None if model is None else _Judge(model, selected, chosen, scale_rule, progress)
+    judge = None if model is None else _Judge(model, path, tensors, selected, chosen, scale_rule, progress)
     for tensor in tensors:
 
         def advance(fraction: float, tensor: StoredTensor = tensor, done: int = done) -> None:
@@ -159,18 +160,22 @@ class _Judge:
     def __init__(
         self,
         model: str,
+        path: str | os.PathLike[str],
         tensors: Sequence[StoredTensor],
+        measured: Sequence[StoredTensor],
         formats: Sequence[Format],
         scale_rule: str,
         progress: Progress | None,
     ) -> None:
         # Imported here because only the model needs PyTorch.
         from fewbits.compare import sensitivity
+        from fewbits.ptq.loaded_weights import fill
         from fewbits.train.tasks.user_model import load_user_model
 
-        shapes = {t.name: t.shape for t in tensors if _can_cast(t)}
+        shapes = {t.name: t.shape for t in measured if _can_cast(t)}
         by_width = sorted(formats, key=lambda f: f.bits_per_value)
         own = load_user_model(model)
+        fill(own.model, {t.name: t for t in tensors}, os.fspath(path))
         self.scale_rule, self.probe = scale_rule, sensitivity.Probe(own.model.eval(), own.batches)
         middle = len(by_width) // 2
         nearest = [by_width[i] for i in sorted(range(len(by_width)), key=lambda i: abs(i - middle))]

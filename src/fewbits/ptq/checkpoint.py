@@ -12,9 +12,8 @@ from pathlib import Path
 
 from torch import nn
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError
 from fewbits.files import cast
-from fewbits.files.checkpoint import StoredTensor
 from fewbits.files.contents import ordinary_tensors
 from fewbits.files.destination import plan_destination
 from fewbits.files.layouts import named
@@ -22,7 +21,7 @@ from fewbits.files.selection import choose_formats
 from fewbits.formats import Format, parse
 from fewbits.ptq.data_flow import Batch
 from fewbits.ptq.layers import product_layer
-from fewbits.ptq.loaded_weights import LoadedWeights, differing_tie, read, stored_buffers, stored_parameters
+from fewbits.ptq.loaded_weights import fill
 from fewbits.ptq.model import quantize_model
 from fewbits.ptq.stored_choices import choice_file
 from fewbits.records import CastReport, QuantizedLayer, QuantizeReport
@@ -91,7 +90,7 @@ def cast_model(
         others = None if others is None else of.accept(others)
         mapped = [(names, of.accept(fmt)) for names, fmt in mapped]
         chosen = choose_formats(list(tensors.values()), others, mapped, include, exclude, of.can_cast)
-    names = _fill(model, tensors, os.fspath(source))
+    names = fill(model, tensors, os.fspath(source))
     layers = {
         layer: names[f"{layer}.weight".lstrip(".")]
         for layer, module in model.named_modules()
@@ -151,35 +150,3 @@ def _work_folder(target: Path) -> Path:
             f"cannot write {target}: the folder {target.parent} does not exist; create it first"
         )
     return target.parent / f".fewbits-{target.name}.ptq"
-
-
-def _fill(model: nn.Module, tensors: Mapping[str, StoredTensor], source: str) -> dict[str, str]:
-    """Give the model the checkpoint's values; return the names of its tensors by those of the parameters.
-
-    A model on the meta device gets them when it is called.
-    """
-    tie = differing_tie(model, tensors)
-    if tie is not None:
-        raise DataError(
-            f"{source} has different values in {tie[0]!r:.200} and {tie[1]!r:.200}, and the model holds one"
-            " parameter for both; give a model in which they are not tied"
-        )
-    found, held = stored_parameters(model, tensors), dict(model.named_parameters())
-    if not found:
-        raise DataError(
-            f"{source} has no tensor of a name of the model's, such as {next(iter(held), '')!r:.200}"
-        )
-    buffers = dict(model.named_buffers())
-    for name, stored in stored_buffers(model, tensors).items():
-        buffers[name].copy_(read(stored))
-    if any(p.is_meta for p in held.values()):
-        lacking = held.keys() - found.keys()
-        if lacking:
-            raise DataError(
-                f"{source} has no tensor for the model's {min(lacking)!r:.200}, which has no values"
-            )
-        model.fewbits_weights = LoadedWeights(model, found)  # type: ignore[assignment]  # torch types attributes as tensors or modules
-    else:
-        for name, stored in found.items():
-            held[name].detach().copy_(read(stored))
-    return {name: stored.name for name, stored in found.items()}

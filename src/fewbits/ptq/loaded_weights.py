@@ -103,6 +103,47 @@ def read(tensor: StoredTensor) -> Tensor:
     return values.reshape(tensor.shape)
 
 
+def fill(model: nn.Module, tensors: Mapping[str, StoredTensor], source: str) -> dict[str, str]:
+    """Give the model the checkpoint's values; return the names of its tensors by those of the parameters.
+
+    A model on the meta device gets them when it is called.
+
+    Args:
+        model: any module.
+        tensors: those of the checkpoint, by name.
+        source: what the checkpoint is called in errors.
+
+    Raises:
+        DataError: the checkpoint has none of the model's parameters or one of another shape, or different
+            values for two that the model holds as one.
+    """
+    tie = differing_tie(model, tensors)
+    if tie is not None:
+        raise DataError(
+            f"{source} has different values in {tie[0]!r:.200} and {tie[1]!r:.200}, and the model holds one"
+            " parameter for both; give a model in which they are not tied"
+        )
+    found, held = stored_parameters(model, tensors), dict(model.named_parameters())
+    if not found:
+        raise DataError(
+            f"{source} has no tensor of a name of the model's, such as {next(iter(held), '')!r:.200}"
+        )
+    buffers = dict(model.named_buffers())
+    for name, stored in stored_buffers(model, tensors).items():
+        buffers[name].copy_(read(stored))
+    if any(p.is_meta for p in held.values()):
+        lacking = held.keys() - found.keys()
+        if lacking:
+            raise DataError(
+                f"{source} has no tensor for the model's {min(lacking)!r:.200}, which has no values"
+            )
+        model.fewbits_weights = LoadedWeights(model, found)  # type: ignore[assignment]  # torch types attributes as tensors or modules
+    else:
+        for name, stored in found.items():
+            held[name].detach().copy_(read(stored))
+    return {name: stored.name for name, stored in found.items()}
+
+
 def stored_parameters(model: nn.Module, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
     """Return the tensors of a checkpoint by the names of a model's parameters, without those that it lacks.
 
