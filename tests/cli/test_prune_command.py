@@ -10,6 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from fewbits.cli import main as cli
+from fewbits.compare import prune_checkpoint
 from fewbits.sparsity import is_sparse
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -224,6 +225,26 @@ def test_float8_tensors_are_left_alone(model: Any, capsys: pytest.CaptureFixture
     save_file({"w": W, "f": W.to(torch.float8_e4m3fn)}, "f.safetensors")
     assert cli.run(["prune", "f.safetensors"]) == 0
     assert "left alone: f, it is float8_e4m3fn: convert it to bfloat16 first" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shape", [(4, 0), (0, 8), (4, 0, 3, 3)])
+def test_tensors_without_values_are_left_alone(
+    model: Any, shape: tuple[int, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_file({"w": W, "empty": torch.zeros(shape)}, "e.safetensors")
+    assert cli.run(["prune", "e.safetensors", "--out", "p.safetensors", "--format", "bf16"]) == 0
+    assert "left alone: empty, it has no values" in capsys.readouterr().out
+    assert load_file("p.safetensors")["empty"].shape == shape
+
+
+def test_a_measurement_that_fails_leaves_nothing_written(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr("fewbits.compare.pruned_checkpoint.sparse_products", fails)
+    with pytest.raises(MemoryError):
+        prune_checkpoint("model.safetensors", "p.safetensors", "2:4", format="bf16")
+    assert not Path("p.safetensors").exists()
 
 
 def test_an_interrupt_says_that_nothing_was_written(

@@ -69,6 +69,9 @@ def prune_checkpoint(
             raise DataError(f"{name} is narrow; restore the checkpoint first, with fewbits cast --back")
         written[name] = w
         if w.is_floating_point() and w.dim() > 1 and is_selected(name, include, exclude):
+            if not w.numel():
+                left.append((name, "it has no values"))
+                continue
             axis = 1 if is_convolution_kernel(tuple(w.shape)) else w.dim() - 1
             if w.dtype.itemsize == 1:  # torch cannot compare values of these dtypes
                 left.append((name, f"it is {w.dtype}: convert it to bfloat16 first".replace("torch.", "")))
@@ -87,9 +90,10 @@ def prune_checkpoint(
         )
     if progress is not None:
         progress("pruning tensors", len(tensors), len(tensors))
-    if destination is not None:
-        save_file(written, destination, _metadata(source))
     report = PruneReport(str(chosen), tuple(pruned), tuple(left))
+    products = () if measured is None else sparse_products(written, report, measured)
+    if destination is not None:  # last: an error before it leaves nothing
+        save_file(written, destination, _metadata(source))
     return PrunedModel(
         model=os.fspath(source),
         metric="",
@@ -99,7 +103,7 @@ def prune_checkpoint(
         seeds=(),
         stages=(),
         report=report,
-        products=() if measured is None else sparse_products(written, report, measured),
+        products=products,
     )
 
 
