@@ -1,7 +1,7 @@
 """Direct casting: what is rounded, along which axis, what is counted, and that the model comes back."""
 
 from contextlib import suppress
-from math import inf, log10
+from math import inf, isnan, log10, nan
 from typing import Any
 
 import pytest
@@ -232,6 +232,24 @@ def test_the_model_qsnr_averages_noise_over_layers_and_ignores_exact_ones() -> N
         pass
     assert cast.layers[0].weight.error().qsnr_db == inf
     assert cast.weight_qsnr_db == pytest.approx(cast.layers[1].weight.error().qsnr_db + 10 * log10(2))
+
+
+@pytest.mark.parametrize("value", [nan, inf])
+@pytest.mark.parametrize("format", ["mxfp4", "bf16"])
+def test_weights_and_inputs_that_are_not_finite_have_no_qsnr(value: float, format: str) -> None:
+    model, x = nn.Sequential(nn.Linear(32, 4), nn.Linear(4, 4)), torch.randn(2, 32)
+    with direct_cast(model, format) as cast:
+        model(torch.full((2, 32), value))
+    assert isnan(cast.activation_qsnr_db)
+    assert 0 < cast.weight_qsnr_db < inf
+    with torch.no_grad():
+        model[0].weight[0, 0] = value
+    for way in (direct_cast(model, format), cast_weights(model, parse(format), WeightCast())):
+        with way as cast:
+            assert isnan(cast.weight_qsnr_db)
+    with direct_cast(model, format) as cast:
+        model[1](x[:, :4])
+    assert 0 < cast.activation_qsnr_db < inf
 
 
 def test_a_format_that_changes_nothing_has_infinite_qsnr_and_the_same_output(model: Any) -> None:

@@ -12,9 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-from math import inf, log10
+from math import inf, isnan, log10, nan
 from typing import Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -87,12 +88,12 @@ class Cast:
 
     @property
     def weight_qsnr_db(self) -> float:
-        """QSNR of the weights: noise relative to signal, averaged over layers."""
+        """QSNR of the weights: noise relative to signal, averaged over layers; nan if one is not finite."""
         return _mean_qsnr([layer.weight for layer in self.layers])
 
     @property
     def activation_qsnr_db(self) -> float:
-        """QSNR of the layers' inputs: noise relative to signal, averaged over layers."""
+        """QSNR of the layers' inputs: noise relative to signal, averaged over layers; nan likewise."""
         return _mean_qsnr([layer.activation for layer in self.layers])
 
     @property
@@ -116,9 +117,9 @@ class Cast:
 
 def _mean_qsnr(tallies: list[Tally]) -> float:
     # Powers are averaged instead of decibels, because an exactly represented layer has infinite decibels.
-    noise = [t.noise / t.signal for t in tallies if t.signal > 0]
+    noise = [t.noise / (t.signal or 1.0) for t in tallies if t.signal > 0 or isnan(t.noise)]
     mean = sum(noise) / len(noise) if noise else 0.0
-    return -10 * log10(mean) if mean > 0 else inf
+    return mean if isnan(mean) else -10 * log10(mean) if mean > 0 else inf
 
 
 def direct_cast(
@@ -251,7 +252,14 @@ class CountedRounding:
         if self.measured_calls > 0:
             self.measured_calls -= 1
             self.tally.include(self.quantizer.tally(x, y, self.axis), x.numel())
+            mark_unbounded(self.tally, x)
         return y
+
+
+def mark_unbounded(tally: Tally, x: Tensor) -> None:
+    """Make the noise of a tally nan where values of ``x`` are not finite: its sums leave such values out."""
+    if not bool(torch.isfinite(x).all()):
+        tally.noise = nan
 
 
 def counts(model: nn.Module, layers: list[nn.Module]) -> tuple[int, int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fewbits import kernels
 from fewbits.compare.bare_parameters import BareParameter, bare_parameters
-from fewbits.compare.casting import Cast, CountedRounding, FormatQuantizer, LayerTally, counts
+from fewbits.compare.casting import Cast, CountedRounding, FormatQuantizer, LayerTally, counts, mark_unbounded
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.names import check_fits, within
@@ -153,6 +153,7 @@ def _add(tally: LayerTally, quantizer: FormatQuantizer, before: Tensor, after: T
     saturated = tally.weight.saturated + quantizer.tally(before, before, 1).saturated
     tally.weight.add(widened(before), widened(after))
     tally.weight.saturated = saturated
+    mark_unbounded(tally.weight, before)
 
 
 def _left_wide(model: nn.Module, narrow: Sequence[object]) -> tuple[tuple[str, float], ...]:
