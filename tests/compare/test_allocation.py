@@ -1,6 +1,7 @@
-"""Bytes shared out among tensors: within the bound always, and as few as brute force finds but for a step."""
+"""Bytes shared out among tensors: within the bound always, and as few as brute force finds."""
 
 from itertools import product
+from math import inf, nan
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,15 +19,27 @@ def cost(tensors: list[list[Choice]], chosen: tuple[int, ...]) -> tuple[int, flo
 
 
 @given(st.lists(choices, max_size=4), st.floats(0, 20))
-def test_the_bound_holds_and_no_more_bytes_are_taken_than_one_step_above_the_fewest(
+def test_the_bound_holds_and_no_choice_within_it_takes_fewer_bytes(
     tensors: list[list[Choice]], bound: float
 ) -> None:
     every = [cost(tensors, chosen) for chosen in product(*(range(len(of)) for of in tensors))]
-    fewest = min(size for size, noise in every if noise <= bound)
     size, noise = cost(tensors, tuple(allocate(tensors, bound)))
-    assert noise <= bound + 1e-9
-    assert fewest <= size
-    assert size - fewest <= max((40 - min(c.bytes for c in of) for of in tensors), default=0)
+    assert noise <= bound
+    assert size == min(size for size, noise in every if noise <= bound)
+
+
+def test_what_no_step_along_the_hulls_reaches_is_found() -> None:
+    tensors = [
+        [Choice(40, 0.0), Choice(7, 4.0), Choice(19, 6.0)],
+        [Choice(40, 0.0), Choice(14, 3.0), Choice(4, 4.0)],
+    ]
+    assert allocate(tensors, 7.0) == [1, 1]  # (14, 3) lies above the hull; steps along it end at 44 bytes
+
+
+def test_noise_without_a_bound_hides_no_other_and_a_bound_of_nan_allows_none() -> None:
+    tensors = [[Choice(40, 0.0), Choice(9, 1e300), Choice(8, inf), Choice(20, 1.0)]] * 2
+    assert allocate(tensors, 2.0) == [3, 3]
+    assert allocate(tensors, nan) == [0, 0]
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.floats(0, 8)), max_size=6), st.floats(0, 8))

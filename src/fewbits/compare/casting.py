@@ -230,7 +230,11 @@ def _axes(module: nn.Module) -> tuple[int, ...]:
 def _shares(model: nn.Module, layers: Mapping[str, nn.Module]) -> tuple[tuple[str, float], ...]:
     """Return the names of the weights of layers, with their shares of all values of the model."""
     total = sum(p.numel() for p in model.parameters())
-    return tuple((f"{name}.weight".lstrip("."), m.weight.numel() / total) for name, m in layers.items())
+    shares = []
+    for name, module in layers.items():
+        assert isinstance(module.weight, Tensor)
+        shares.append((f"{name}.weight".lstrip("."), module.weight.numel() / total))
+    return tuple(shares)
 
 
 @dataclass

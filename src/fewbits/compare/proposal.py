@@ -7,8 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor, inf, isnan, prod
 
-from fewbits.compare.allocation import Choice, allocate
-from fewbits.compare.budget import allocate_within
+from fewbits.compare.allocation import Choice, allocate, allocate_within
 from fewbits.errors import ArgumentError
 from fewbits.records import TensorScore, TensorSummary
 
