@@ -40,15 +40,23 @@ def test_the_default_formats_exist() -> None:
     assert len({fb.format(f) for f in MATRIX_FORMATS}) == len(MATRIX_FORMATS)
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 100, 300])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 20, 100, 300, 512])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_condition_estimate_is_within_a_factor_of_three_of_the_condition(n: int, seed: int) -> None:
-    matrix = random_matrix(n, seed)
+@pytest.mark.parametrize("density", [0.02, 0.2, 1.0])
+def test_the_condition_of_a_small_matrix_is_exact(n: int, seed: int, density: float) -> None:
+    matrix = random_matrix(n, seed, density)
+    true = np.linalg.cond(matrix.toarray(), 1)
+    assert condition_estimate(matrix) == pytest.approx(true, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_estimate_of_a_large_matrix_is_within_a_factor_of_three_of_the_condition(seed: int) -> None:
+    matrix = random_matrix(513, seed, 0.02)
     true = np.linalg.cond(matrix.toarray(), 1)
     assert true / 3 <= condition_estimate(matrix) <= true * (1 + 1e-6)
 
 
-@pytest.mark.parametrize("n", [1, 2, 5, 80])
+@pytest.mark.parametrize("n", [1, 2, 5, 80, 520])
 def test_a_full_matrix_is_not_factored_as_a_sparse_one(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scipy.sparse.linalg.splu", None)
     dense = np.random.default_rng(n).standard_normal((n, n))
@@ -92,7 +100,7 @@ def test_entries_stored_as_zero_count_as_absent() -> None:
 
 
 def test_the_estimate_is_repeatable_and_leaves_the_global_generator_alone() -> None:
-    matrix = random_matrix(200, 3)
+    matrix = random_matrix(600, 3, 0.02)
     np.random.seed(7)  # noqa: NPY002 - the generator that SciPy's estimator uses
     before = np.random.get_state()[1].copy()  # noqa: NPY002
     first = condition_estimate(matrix)

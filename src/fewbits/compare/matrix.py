@@ -35,6 +35,7 @@ MATRIX_FORMATS = (
 
 MOST_ROWS_FACTORED = 200_000  # factorizations of larger matrices can take hours and all memory
 
+_MOST_ROWS_INVERTED = 512  # inverses of larger matrices take seconds for all formats; their norm is estimated
 _DENSE = 0.25  # share of nonzeros from which factors fill in and a dense factorization is faster
 _FACTOR_BYTES = 1 << 31  # bytes of all factors in memory at once, if there are several
 _DRAWS = Lock()  # one estimate at a time: they share NumPy's global state
@@ -65,11 +66,11 @@ def measure_matrix(
     that sequence and may extend into the next row. A scale per channel is shared by the entries of a row, a
     scale per tensor by the whole matrix.
 
-    The condition number is that of the 1-norm, ||A|| ||A^-1||, with ||A^-1|| estimated from sparse LU factors
-    (Higham and Tisseur, SIAM J. Matrix Anal. Appl. 21, 2000): almost always within a factor of three, and
-    never above the true value except by rounding. It is inf if LU finds the matrix singular, and nan if it is
-    not estimated: the matrix is not square, has infinite entries or more than ``MOST_ROWS_FACTORED`` rows.
-    The note says which.
+    The condition number is that of the 1-norm, ||A|| ||A^-1||, from LU factors. Up to 512 rows all of A^-1 is
+    computed; beyond that its norm is estimated (Higham and Tisseur, SIAM J. Matrix Anal. Appl. 21, 2000):
+    almost always within a factor of three, and never above the true value except by rounding. It is inf if LU
+    finds the matrix singular, and nan if there is none: the matrix is not square, has infinite entries or
+    more than ``MOST_ROWS_FACTORED`` rows. The note says which.
 
     Args:
         path: a MatrixMarket file, real or integer.
@@ -136,13 +137,14 @@ def _digest(matrix: csr_array) -> bytes:
 
 
 def condition_estimate(matrix: csr_array) -> float:
-    """Estimate the 1-norm condition number of a sparse matrix.
+    """Return the 1-norm condition number of a sparse matrix, estimated beyond 512 rows.
 
     Args:
         matrix: scipy.sparse array of float64, (n, n).
 
     Returns:
-        The estimate (Higham and Tisseur, 2000); inf if the matrix is singular, nan if it cannot be estimated.
+        The number, or its estimate (Higham and Tisseur, 2000); inf if the matrix is singular, nan if it has
+        none.
     """
     return _estimate(matrix)[0]
 
@@ -170,18 +172,27 @@ def _estimate(matrix: csr_array) -> tuple[float, int]:
     inverse = LinearOperator(
         (n, n), matvec=factors.solve, rmatvec=lambda b: factors.solve(b, "T"), dtype=np.float64
     )
-    with _repeatable_draws(), np.errstate(over="ignore", invalid="ignore"):
-        estimate = _one_norm(columns) * float(onenormest(inverse))
+    with np.errstate(over="ignore", invalid="ignore"):
+        if n <= _MOST_ROWS_INVERTED:
+            of_inverse = _largest_sum(factors.solve(np.eye(n)))
+        else:
+            with _repeatable_draws():
+                of_inverse = float(onenormest(inverse))
+        estimate = _one_norm(columns) * of_inverse
     # NaN means that a solve overflowed.
     return inf if isnan(estimate) else estimate, int(factors.nnz)
 
 
 def _dense_estimate(matrix: Reals) -> float:
-    """Return the condition from LAPACK's GECON; a sparse factorization of a full matrix takes minutes."""
-    from scipy.linalg.lapack import dgecon, dgetrf
+    """Return the condition by LAPACK; a sparse factorization of a full matrix takes minutes."""
+    from scipy.linalg.lapack import dgecon, dgetrf, dgetri
 
-    norm = float(np.abs(matrix).sum(0).max())
-    factors, _, singular = dgetrf(matrix, overwrite_a=True)
+    norm = _largest_sum(matrix)
+    small = len(matrix) <= _MOST_ROWS_INVERTED and 0 < norm < inf
+    # Divided by its norm, so that the inverse of very small entries does not overflow.
+    factors, pivots, singular = dgetrf(matrix / norm if small else matrix, overwrite_a=True)
+    if small:
+        return inf if singular else _largest_sum(dgetri(factors, pivots, overwrite_lu=True)[0])
     share = float(dgecon(factors, norm)[0]) if not singular and np.isfinite(norm) else 0.0
     return 1 / share if share > 0 else inf
 
@@ -305,6 +316,11 @@ def _entries(count: int, verb: str, rest: str = "") -> str:
 def _one_norm(matrix: csr_array) -> float:
     """Return the 1-norm, the largest column sum of magnitudes; SciPy 1.11 fails on a sparse array."""
     return float(np.asarray(abs(matrix).sum(axis=0)).max())
+
+
+def _largest_sum(matrix: Reals) -> float:
+    """Return the 1-norm of a dense matrix."""
+    return float(np.abs(matrix).sum(0).max())
 
 
 def _perturbation(matrix: csr_array, there: csr_array, exact: float) -> str:
