@@ -379,6 +379,28 @@ def test_values_that_are_not_finite_are_refused_by_name() -> None:
         quantize_model(model, batches, "mxfp4")
 
 
+@pytest.mark.parametrize(
+    ("format", "beyond", "largest"), [("fp16", 7e4, 65504.0), ("fp8_e5m2", 1e5, 57344.0)]
+)
+@pytest.mark.parametrize("method", ["round", "gptq", "gpfq"])
+def test_weights_beyond_a_format_with_infinities_become_its_largest_value(
+    format: str, beyond: float, largest: float, method: str
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(32, 4))
+    model[0].other = nn.Linear(32, 4)  # which no batch reaches
+    layers = (model[0], model[0].other)
+    for layer in layers:
+        layer.weight.data[1, 3] = -beyond
+    assert fb.fake_quantize(model[0].weight.detach(), format)[1, 3] == -torch.inf
+    _, report = quantize_model(model, [torch.randn(64, 32)], format, method=method)
+    for layer in layers:
+        assert bool(torch.isfinite(layer.weight).all())
+        assert layer.weight[1, 3] == -largest
+        assert torch.equal(fb.fake_quantize(layer.weight, format), layer.weight)
+    assert report.layers[0].loss <= report.layers[0].rounding_loss < 1
+
+
 def test_a_prepared_model_is_refused() -> None:
     model, batches = images()
     with pytest.raises(ArgumentError, match="prepared"):

@@ -93,7 +93,7 @@ def choose(layer: ProductLayer, moments: Moments, target: Target, choice: Choice
         DataError: rounded weights change when they are rounded again, without an end.
     """
     w = layer.matrices(layer.weight.double())
-    nearest = target.settled(target.rounded(layer.in_blocks))
+    nearest = target.nearest(layer.in_blocks)
     if nearest is None:
         raise DataError(
             f"{target.format} has no values for these weights that quantizing leaves as they are; take"

@@ -35,6 +35,11 @@ class Target:
         y: Tensor = fake_quantize(w, self.format, axis=1, scale_rule=self._rule)
         return y
 
+    def nearest(self, w: Tensor) -> Tensor | None:
+        """Return w, (rows, n), rounded and settled; beyond the format's largest value that one."""
+        y: Tensor = fake_quantize(w, self.format, axis=1, scale_rule=self._rule, overflow="saturate")
+        return self.settled(y)
+
     def settled(self, w: Tensor) -> Tensor | None:
         """Return values near w that rounding leaves as they are, bit for bit; None if it finds none."""
         for _ in range(_SETTLING):

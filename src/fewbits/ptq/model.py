@@ -86,7 +86,8 @@ def quantize_model(
     Every linear and convolution layer is changed, in the order in which data flows: a layer is calibrated on
     what the chosen weights before it give. Transposed convolutions, and matrices of attention, recurrent and
     other modules, are left as they are. Weights keep their dtype, and quantizing them as
-    :func:`fewbits.files.cast` does gives these very values: what is stored is what was chosen. Of each output
+    :func:`fewbits.files.cast` does gives these very values: what is stored is what was chosen. Weights beyond
+    the largest value of a format become that one, also where the format has infinities. Of each output
     of a layer the values of the method are kept only where they lose less than rounding does on these inputs.
     Layers that take the same tensor are calibrated together: memory holds the model, what it holds of each
     batch at these layers, and one matrix of the size of their inputs, three with ``activation``; with
@@ -246,7 +247,7 @@ class _Work:
             if self.weights is not None:
                 self.weights.release()
                 self.weights.load(layer.module)
-            values = self.targets[name].settled(layer.in_blocks)
+            values = self.targets[name].nearest(layer.in_blocks)
             if values is None:
                 raise DataError(
                     f"{self.targets[name].format} has no values for the weight of {name}; exclude it"
