@@ -177,6 +177,41 @@ def test_batches_that_call_layers_in_another_order_lose_no_vector(
         assert torch.equal(a, b)
 
 
+class Repeated(nn.Module):
+    """A layer that is called as often as a batch says, before or after another."""
+
+    def __init__(self, *, is_last: bool) -> None:
+        super().__init__()
+        self.again, self.other, self.is_last = nn.Linear(32, 32), nn.Linear(32, 32), is_last
+
+    def forward(self, x: Tensor, times: int) -> Tensor:
+        x = self.other(x) if self.is_last else x
+        for _ in range(times):
+            x = torch.relu(self.again(x))
+        return x if self.is_last else self.other(x)
+
+
+@pytest.mark.parametrize("is_last", [False, True])
+@pytest.mark.parametrize("threaded", [False, True])
+def test_a_batch_that_calls_a_layer_more_often_than_the_first_is_refused(
+    is_last: bool, threaded: bool, monkeypatch: Any
+) -> None:
+    if not threaded:
+        from_the_start(monkeypatch)
+    before = threading.active_count()
+    for first, more in ((1, 3), (2, 3)):
+        with pytest.raises(
+            DataError, match=rf"again is called more often .* first, which counts \({first}\)"
+        ):
+            quantize_model(
+                Repeated(is_last=is_last), [(mixed(20, 32), first), (mixed(30, 32), more)], "mxfp4"
+            )
+    assert threading.active_count() == before
+    batches = [(mixed(20, 32), 3), (mixed(30, 32), 1), (mixed(10, 32), 0)]
+    _, report = quantize_model(Repeated(is_last=is_last), batches, "mxfp4")
+    assert {x.layer: x.vectors for x in report.layers} == {"again": 90, "other": 60}
+
+
 @pytest.mark.parametrize("left_out", [False, True])
 def test_a_batch_that_gives_one_of_some_layers_another_input_is_refused_by_its_name(left_out: bool) -> None:
     class Apart(nn.Module):

@@ -124,7 +124,8 @@ def quantize_model(
     Raises:
         ArgumentError: no such method, no batches, a pattern that fits no layer, or a model prepared before.
         FormatError: no such format.
-        DataError: a weight or an input is not finite, or a layer's input is no tensor.
+        DataError: a weight or an input is not finite, a layer's input is no tensor, or a batch calls a layer
+            more often than the first does.
     """
     targets = _Targets.read(format, map or {}, scale_rule)
     rounding = None if activation is None else parse(activation)
@@ -151,6 +152,7 @@ def quantize_model(
         try:
             for stage in flow:
                 work.quantize(stage)
+            work.passes.finish()
         finally:
             work.passes.close()
         work.round_the_rest()

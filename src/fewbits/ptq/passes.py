@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
@@ -29,7 +30,7 @@ class Passes:
     A batch that calls layers in another order than the first one, as where control flow depends on data, is
     past a stage when it is asked for: it begins anew for that stage, alone. Of layers that take one tensor in
     the first batch the input is known before they are called; a batch that gives one of them another is
-    refused.
+    refused, and so is one that calls a layer more often than the first.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Passes:
         self._stage_of = {modules[name]: i for i, stage in enumerate(flow) for name in stage.layers}
         self._number = {id(stage): i for i, stage in enumerate(flow)}
         self._names = {module: name for name, module in modules.items() if module in self._stage_of}
+        self._most = {modules[name]: count for stage in flow for name, count in stage.calls.items()}
         self._together = {  # of a layer, those that take the same tensor
             modules[name]: [modules[other] for other in stage.layers]
             for stage in flow
@@ -55,12 +57,13 @@ class Passes:
         self._hooks = ExitStack()
         self._own = threading.local()  # the pass of a thread
         self._next = 0  # the stage that passes run to
+        self._has_run = False
         self.changed: dict[nn.Module, Callable[[Tensor], Tensor]] = {}
         """What rotates and rounds the inputs of layers that are chosen, for the calls that are under way."""
 
     def reach(self, stage: Stage, seen: Seen) -> Iterator[int]:
         """Run all batches as far as a stage, and show the input of its layers; yield how many are done."""
-        self._next = self._number[id(stage)]
+        self._next, self._has_run = self._number[id(stage)], True
         modules = {name: self._modules[name] for name in stage.layers}
         if any(count > 1 for count in stage.calls.values()) or _has_modes():
             self.close()
@@ -83,6 +86,20 @@ class Passes:
                         pass
             yield done
 
+    def finish(self) -> None:
+        """Run all batches to their end, where nothing of them was missed.
+
+        Raises:
+            DataError: a batch calls a layer more often than the first does.
+        """
+        self._next = len(self._number)
+        with self._keeping_one(True):
+            for one in self._passes:
+                while not one.done:
+                    one.resume()
+            if self._has_run and not self._passes:
+                self._count_calls()
+
     def close(self) -> None:
         """End all passes where they are."""
         for one in self._passes:
@@ -103,6 +120,22 @@ class Passes:
         finally:
             if self._weights is not None:
                 self._weights.at_once = False
+
+    def _count_calls(self) -> None:
+        """Run all batches, in the thread of the caller."""
+        for batch in self._batches:
+            calls: Counter[nn.Module] = Counter()
+            with inputs_seen(self._names, partial(self._count, calls)), torch.no_grad():
+                call(self._model, batch)
+
+    def _count(self, calls: Counter[nn.Module], module: nn.Module, _: Tensor) -> None:
+        """Count a call of a layer, and raise if the first batch has fewer: what it takes would be missed."""
+        calls[module] += 1
+        if calls[module] > self._most[module]:
+            raise DataError(
+                f"{self._names[module]} is called more often with a later batch than with the first, which"
+                f" counts ({self._most[module]}); put the batch that calls it most often first, or exclude it"
+            )
 
     def _start(self) -> None:
         self._hooks.enter_context(inputs_seen(self._names, self._wait))
@@ -127,6 +160,7 @@ class Passes:
         own = getattr(self._own, "value", None)
         if not isinstance(own, _Pass):  # a pass that begins anew, in the thread of the caller
             return None
+        self._count(own.calls, module, x)
         expected = own.shown.get(module)
         if expected is not None and (x is expected or torch.equal(x, expected)):
             del own.shown[module]
@@ -148,6 +182,7 @@ class _Pass:
         self.at: tuple[nn.Module, Tensor] | None = None  # the call in which it waits
         self.done = False
         self.shown: dict[nn.Module, Tensor] = {}  # layers that still have to be called, and with what
+        self.calls: Counter[nn.Module] = Counter()
         self._closed = False
         self._failed: BaseException | None = None
         self._go, self._came = threading.Semaphore(0), threading.Semaphore(0)
