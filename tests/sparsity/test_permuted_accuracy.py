@@ -1,6 +1,7 @@
 """Channels of whole models: outputs stay, more is kept, and what cannot move is left and named."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -179,6 +180,40 @@ def test_outputs_that_are_not_finite_hide_no_change(other: float) -> None:
     with pytest.raises(ArgumentError, match="The weights are as they were"):
         permute(Beside(net, other), example_inputs=x, seconds=1)
     assert all(torch.equal(v, weights[k]) for k, v in net.state_dict().items())
+
+
+class Counting(nn.Module):
+    """Layers, and buffers that change in each call: one in place, one that is another tensor then."""
+
+    count: Tensor
+    last: Tensor
+
+    def __init__(self, net: nn.Sequential) -> None:
+        super().__init__()
+        self.net = net
+        self.register_buffer("count", torch.tensor([torch.nan, 0.0]))
+        self.register_buffer("last", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.net(x) + self.count[1]
+        self.count.add_(1)
+        self.last = y.detach().mean(0)
+        return y
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_model_that_counts_its_calls_has_its_buffers_as_they_were(tied: bool) -> None:
+    x = torch.randn(2, 16, generator=torch.Generator().manual_seed(1))
+    model = Counting(four_layers())
+    if tied:
+        model.net[4].weight.data = model.net[2].weight.data
+    before, buffers = {k: v.clone() for k, v in model.state_dict().items()}, dict(model.named_buffers())
+    with pytest.raises(ArgumentError, match="as they were") if tied else nullcontext():
+        assert len(permute(model, example_inputs=x, seconds=1).permuted) == 3
+    for name, buffer in model.named_buffers():
+        assert buffer is buffers[name]
+        assert torch.equal(buffer.view(torch.int32), before[name].view(torch.int32))
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items() if "net" in k) == tied
 
 
 @pytest.mark.parametrize(
