@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any
 
 from fewbits.errors import ArgumentError
@@ -47,6 +48,22 @@ def check_fits(argument: str, globs: Iterable[str], names: Sequence[str]) -> Non
             raise ArgumentError(
                 f"{argument}={glob!r} fits no module; the first of them are {', '.join(names[1:6])}"
             )
+
+
+def with_shared(globs: Iterable[str], named: Iterable[tuple[str, object]]) -> tuple[str, ...]:
+    """Return globs, with the first names of shared modules that they fit or hold by another of their names.
+
+    Args:
+        globs: such as ``encoder.*``.
+        named: all names with what they name, as ``model.named_modules(remove_duplicate=False)`` yields them.
+    """
+    given, first = tuple(globs), dict[int, str]()
+    further = []
+    for name, module in named:
+        own = first.setdefault(id(module), name)
+        if own != name and within(name, given) and not within(own, given):
+            further.append(escape(own))
+    return (*given, *dict.fromkeys(further))
 
 
 def within(name: str, globs: Iterable[str]) -> bool:

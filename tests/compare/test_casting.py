@@ -301,3 +301,14 @@ def test_modules_are_included_and_excluded_by_patterns_of_their_names() -> None:
         direct_cast(model, "mxfp4", include="q"),
     ):
         pass
+
+
+def test_a_layer_with_two_names_is_meant_by_either_of_them() -> None:
+    model = nn.ModuleDict({"a": nn.Linear(4, 4), "b": nn.Linear(4, 4)})
+    model["c"] = model["a"]
+    for names, expected in (({"include": "c"}, ["a"]), ({"exclude": "c"}, ["b"])):
+        with direct_cast(model, "mxfp4", **names) as cast:
+            assert [layer.layer for layer in cast.layers] == expected
+        weights = WeightCast(**{key: (name,) for key, name in names.items()})
+        with cast_weights(model, parse("mxfp4"), weights) as cast:
+            assert [layer.layer for layer in cast.layers] == expected

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.nn import LayerPrecision, RoundingObserver, prepare, summary
+from fewbits.nn import LayerPrecision, RoundingObserver, narrow_products, prepare, summary
 from fewbits.recipes import recipe
 from fewbits.recipes.parameter_marks import take_unrounded
 from fewbits.recipes.recipe import OPERANDS
@@ -76,6 +76,33 @@ def test_only_what_is_included_is_changed(name: str) -> None:
     y.square().sum().backward()
     assert y.dtype == torch.float32
     assert all(p.grad is not None for p in model.parameters())
+
+
+class _Twice(nn.Module):
+    """A layer that has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(8, 8)
+        self.blocks = nn.ModuleDict({"same": self.first, "end": nn.Linear(8, 8)})
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = self.blocks["end"](self.first(x))
+        return y
+
+
+def test_a_layer_with_two_names_is_meant_by_either_of_them() -> None:
+    def narrow(**how: str) -> list[str]:
+        model = prepare(_Twice(), "mxfp6", **how)
+        return [n for n, m in model.named_modules() if type(m).__name__ == "NarrowLinear"]
+
+    assert narrow(include="blocks.same") == ["first"]
+    assert narrow(exclude="*.same") == ["blocks.end"]
+    model = prepare(_Twice(), "mxfp6", recipes={"blocks.same": "mxfp8"}, last="blocks.same")
+    assert [model.first.precision.recipe.name, model.blocks["end"].precision.recipe.name] == [
+        recipe(name).name for name in ("mxfp8", "mxfp6")
+    ]
+    narrow_products(model, exclude="blocks.same")
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm(8), nn.GroupNorm(2, 8), nn.RMSNorm(8)], ids=repr)

@@ -273,6 +273,31 @@ def test_formats_follow_the_map_and_others_stay() -> None:
     assert torch.equal(model[7].weight, kept)
 
 
+class Twice(nn.Module):
+    """A layer that has two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(32, 32)
+        self.blocks = nn.ModuleDict({"same": self.first, "last": nn.Linear(32, 4)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.blocks["last"](torch.relu(self.first(x)))
+        return result
+
+
+def test_a_layer_with_two_names_is_meant_by_either_of_them() -> None:
+    def formats(**how: Any) -> dict[str, str | None]:
+        _, report = quantize_model(Twice(), [torch.randn(9, 32)], how.pop("format", "mxfp4"), **how)
+        return {x.layer: x.format for x in report.layers}
+
+    assert formats(include="blocks.same") == {"first": "mxfp4"}
+    assert formats(include="blocks") == {"first": "mxfp4", "blocks.last": "mxfp4"}
+    assert formats(exclude="*.same") == {"blocks.last": "mxfp4"}
+    assert formats(map={"blocks.same": "mxint8"}) == {"first": "mxint8", "blocks.last": "mxfp4"}
+    assert formats(format=None, map={"blocks.same": "mxint8"}) == {"first": "mxint8"}
+
+
 def test_a_stopped_job_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypatch: Any) -> None:
     model, batches = images()
     whole, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4", hadamard=16, activation="mxfp6_e2m3")

@@ -445,6 +445,12 @@ def test_modules_are_chosen_by_name(at_random: None) -> None:
     assert one.layers == ("2.weight",)
     (one,) = permute(nn.Sequential(*layers), example_inputs=inputs, include=("0", "1")).permuted
     assert one.layers == ("1.weight",)
+    twice = Beside(nn.Sequential(*layers), 0.0)
+    twice.same = layers[1]
+    (one,) = permute(twice, example_inputs=inputs, exclude="same").permuted
+    assert one.layers == ("net.2.weight",)
+    (one,) = permute(twice, example_inputs=inputs, include="same").permuted
+    assert one.layers == ("net.1.weight",)
     with pytest.raises(ArgumentError, match="exclude='head' fits no module"):
         permute(nn.Sequential(*layers), example_inputs=inputs, exclude="head")
 

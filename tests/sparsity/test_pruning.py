@@ -160,6 +160,16 @@ def test_a_layer_with_two_names_stays_dense_if_one_is_excluded() -> None:
     assert report.left_alone == (("a.weight", "it is c.weight too, which is excluded"),)
 
 
+@pytest.mark.parametrize(
+    ("included", "pruned"), [("c", ["a.weight"]), (["c", "b"], ["a.weight", "b.weight"]), ("b", ["b.weight"])]
+)
+def test_a_layer_with_two_names_is_pruned_by_either_of_them(included: Any, pruned: list[str]) -> None:
+    shared = nn.Linear(8, 8)
+    model = nn.ModuleDict({"a": shared, "b": nn.Linear(8, 8), "c": shared})
+    report = fb.sparsify(model, "2:4", include=included)
+    assert [t.tensor for t in report.pruned] == pruned
+
+
 def with_a_mask() -> nn.Module:
     layer = nn.Linear(8, 8)
     layer.weight_mask = torch.ones(8, 8)

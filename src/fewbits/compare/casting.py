@@ -23,7 +23,7 @@ from fewbits import kernels
 from fewbits.formats import Format, parse
 from fewbits.kernels import ops
 from fewbits.metrics import Tally
-from fewbits.names import check_fits, listed, within
+from fewbits.names import check_fits, listed, with_shared, within
 from fewbits.ptq.layer_input import Arguments, with_input
 from fewbits.ptq.layers import holds_weight
 from fewbits.tensor import fake_quantize
@@ -192,10 +192,11 @@ def rounded(
     Raises:
         ArgumentError: a pattern matches no module.
     """
-    names = [name for name, _ in model.named_modules()]
+    named = dict(model.named_modules(remove_duplicate=False))
     included, excluded = listed("include", include), listed("exclude", exclude)
-    check_fits("include", included, names)
-    check_fits("exclude", excluded, names)
+    check_fits("include", included, list(named))
+    check_fits("exclude", excluded, list(named))
+    included, excluded = with_shared(included, named.items()), with_shared(excluded, named.items())
     selected = {
         name: module
         for name, module in model.named_modules()

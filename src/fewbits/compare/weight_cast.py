@@ -15,7 +15,7 @@ from fewbits.compare.bare_parameters import BareParameter, bare_parameters
 from fewbits.compare.casting import Cast, CountedRounding, FormatQuantizer, LayerTally, counts, mark_unbounded
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.names import check_fits, within
+from fewbits.names import Selection, check_fits, with_shared
 from fewbits.ptq import quantize_model
 from fewbits.ptq.data_flow import Batch
 from fewbits.ptq.grid import Target
@@ -69,28 +69,28 @@ class WeightCast:
             for p in module.parameters(recurse=False):
                 users[id(p)] = users.get(id(p), 0) + 1
         bare = bare_parameters(model, users, self.stored_rows)
-        names = [*(name for name, _ in model.named_modules()), *bare]
-        check_fits("include", self.include, names)
-        check_fits("exclude", self.exclude, names)
+        named = dict(model.named_modules(remove_duplicate=False))
+        check_fits("include", self.include, [*named, *bare])
+        check_fits("exclude", self.exclude, [*named, *bare])
+        selection = Selection(
+            with_shared(self.include or ("*",), named.items()), with_shared(self.exclude, named.items())
+        )
         found: dict[str, ProductLayer] = {}
         for name, module in model.named_modules():
             layer = product_layer(module)
-            if layer is None or not self._selects(name):
+            if layer is None or name not in selection:
                 continue
             if not holds_weight(module) or not is_plain(module.weight):
                 continue
             if users[id(module.weight)] == 1:
                 found[name] = layer
-        bare = {name: x for name, x in bare.items() if self._selects(name)}
+        bare = {name: x for name, x in bare.items() if name in selection}
         if not found and (not bare or self.method != "round" or self.scale != "amax"):
             raise ArgumentError(
                 f"{type(model).__name__} has no linear or convolution layer with a weight of its own that is"
                 " selected; check include and exclude"
             )
         return found, bare
-
-    def _selects(self, name: str) -> bool:
-        return (not self.include or within(name, self.include)) and not within(name, self.exclude)
 
 
 @contextmanager

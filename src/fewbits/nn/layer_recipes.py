@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fewbits.errors import ArgumentError
-from fewbits.names import check_fits, within
+from fewbits.names import check_fits, with_shared, within
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 
@@ -24,7 +24,7 @@ _PLAIN = Recipe("fp32")
 
 
 def assigned(
-    chosen: Recipe, recipes: Mapping[str, str | Recipe], names: Sequence[str], layers: Sequence[str]
+    chosen: Recipe, recipes: Mapping[str, str | Recipe], names: Mapping[str, object], layers: Sequence[str]
 ) -> dict[str, Recipe]:
     """Return the recipe of each of ``layers``: that of the last pattern that fits its name, or ``chosen``.
 
@@ -33,17 +33,18 @@ def assigned(
     Args:
         chosen: the model's recipe.
         recipes: the others, by patterns of module names.
-        names: of all modules, the model itself first.
+        names: all names of modules, with what they name; the model itself first.
         layers: names of those that are changed.
 
     Raises:
         ArgumentError: no such recipe, one that single layers cannot have, or a pattern without effect.
     """
-    check_fits("recipes", recipes, names)
+    check_fits("recipes", recipes, list(names))
     by_pattern = {pattern: _of_layer(pattern, read(text), chosen) for pattern, text in recipes.items()}
+    globs = {pattern: with_shared([pattern], names.items()) for pattern in by_pattern}
     by_layer, used = {}, set()
     for name in layers:
-        fitting = [pattern for pattern in by_pattern if within(name, [pattern])]
+        fitting = [pattern for pattern in by_pattern if within(name, globs[pattern])]
         by_layer[name] = by_pattern[fitting[-1]] if fitting else chosen
         used.update(fitting[-1:])
     idle = next((pattern for pattern in by_pattern if pattern not in used), None)

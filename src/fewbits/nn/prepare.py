@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.names import Selection, check_fits, listed, parents, within
+from fewbits.names import Selection, check_fits, listed, parents, with_shared, within
 from fewbits.nn.autocast import Autocast
 from fewbits.nn.dtype_hooks import Arrivals, Float32Results, explain_dtypes, take_own_dtype
 from fewbits.nn.layer_classes import become_narrow, narrow_class, own_matrices
@@ -75,16 +75,18 @@ def prepare(
             to exclude.
     """
     chosen, logits = read(recipe), listed("last", last)
-    selection = Selection(listed("include", include), listed("exclude", exclude))
-    names = dict(model.named_modules())
+    names, every = dict(model.named_modules()), dict(model.named_modules(remove_duplicate=False))
+    included, excluded = listed("include", include), listed("exclude", exclude)
+    selection = Selection(with_shared(included, every.items()), with_shared(excluded, every.items()))
     _check(model, chosen, selection, names)
     computing = {n: m for n, m in names.items() if _around(n, names) is None}
     held = {f"{n}.{p}".lstrip("."): n for n, m in computing.items() for p in _loose_matrices(m)}
-    check_fits("include", selection.include, [*names, *held])
-    check_fits("exclude", selection.exclude, [*names, *held])
-    check_fits("last", logits, list(names))
+    check_fits("include", included, [*every, *held])
+    check_fits("exclude", excluded, [*every, *held])
+    check_fits("last", logits, list(every))
+    logits = with_shared(logits, every.items())
     layers = {n: m for n, m in computing.items() if narrow_class(m) is not None}
-    own = assigned(chosen, recipes or {}, list(names), [n for n in layers if n in selection])
+    own = assigned(chosen, recipes or {}, every, [n for n in layers if n in selection])
     sixteen = any(r.vector != "fp32" for r in own.values()) or chosen.vector != "fp32"
     # Left-out layers count: the one before an excluded head does not give the logits.
     order = [n for n, m in layers.items() if not isinstance(m, nn.PReLU)]

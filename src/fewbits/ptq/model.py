@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format, parse
 from fewbits.kernels import check_scale_rule, has_scale_rule
-from fewbits.names import Selection, check_fits, listed, within
+from fewbits.names import Selection, check_fits, listed, with_shared, within
 from fewbits.ptq.choosing import METHODS, SCALES, Choice, ChosenWeight, choose_each, choose_rotation
 from fewbits.ptq.data_flow import Batch, Seen, Stage, call, run_to, stages
 from fewbits.ptq.grid import Target
@@ -127,7 +127,7 @@ def quantize_model(
         DataError: a weight or an input is not finite, a layer's input is no tensor, or a batch calls a layer
             more often than the first does.
     """
-    targets = _Targets.read(format, map or {}, scale_rule)
+    targets = _Targets.read(format, map or {}, scale_rule, model)
     rounding = None if activation is None else parse(activation)
     choice = _checked(method, scale, damping, batches)
     check_size(hadamard)
@@ -167,7 +167,9 @@ class _Targets:
     rules: tuple[tuple[str, Target], ...]
 
     @classmethod
-    def read(cls, format: str | Format | None, map: Mapping[str, str | Format], scale_rule: str) -> _Targets:
+    def read(
+        cls, format: str | Format | None, map: Mapping[str, str | Format], scale_rule: str, model: nn.Module
+    ) -> _Targets:
         if not hasattr(map, "items") or not all(isinstance(glob, str) for glob in map):
             raise ArgumentError(
                 f"map={map!r} is no mapping of names of layers, or patterns, to formats: {{'head': 'mxfp8'}}"
@@ -175,8 +177,9 @@ class _Targets:
         rules = [*map.items(), *([("*", format)] if format is not None else [])]
         if not rules:
             raise ArgumentError("no format was given; expected `format`, as in 'mxfp4', or `map`")
-        read = [(glob, parse(f)) for glob, f in rules]
-        return cls(tuple((glob, Target(f, scale_rule)) for glob, f in read))
+        read = [(glob, Target(parse(f), scale_rule)) for glob, f in rules]
+        named = list(model.named_modules(remove_duplicate=False))
+        return cls(tuple((own, target) for glob, target in read for own in with_shared([glob], named)))
 
     @property
     def formats(self) -> list[Format]:
@@ -405,10 +408,11 @@ def _layers(
     model: nn.Module, targets: _Targets, selection: Selection
 ) -> tuple[dict[str, ProductLayer], list[QuantizedLayer]]:
     """Return the layers to change, and records of those that are left for a reason."""
-    names = [name for name, _ in model.named_modules()]
-    check_fits("include", selection.include, names)
-    check_fits("exclude", selection.exclude, names)
-    check_fits("map", [glob for glob, _ in targets.rules], names)
+    named = dict(model.named_modules(remove_duplicate=False))
+    check_fits("include", selection.include, list(named))
+    check_fits("exclude", selection.exclude, list(named))
+    check_fits("map", [glob for glob, _ in targets.rules], list(named))
+    selection = Selection(*(with_shared(x, named.items()) for x in (selection.include, selection.exclude)))
     if any(hasattr(module, "fewbits_recipe") for module in model.modules()):
         raise ArgumentError("the model was prepared by fewbits.prepare; give it as it was before")
     layers: dict[str, ProductLayer] = {}

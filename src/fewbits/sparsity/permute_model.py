@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from fewbits.errors import ArgumentError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
-from fewbits.names import check_fits, listed, within
+from fewbits.names import check_fits, listed, with_shared, within
 from fewbits.sparsity import channel_rules
 from fewbits.sparsity.channels import Axes, Axis
 from fewbits.sparsity.permutation import ColumnOrder, find_order
@@ -90,9 +90,10 @@ def permute(
             "the model is sparse already, and its masks would not move along; permute it before sparsify"
         )
     chosen, included, excluded = read(pattern), listed("include", include), listed("exclude", exclude)
-    names = [name for name, _ in model.named_modules()]
-    check_fits("include", included, names)
-    check_fits("exclude", excluded, names)
+    named = dict(model.named_modules(remove_duplicate=False))
+    check_fits("include", included, list(named))
+    check_fits("exclude", excluded, list(named))
+    included, excluded = with_shared(included, named.items()), with_shared(excluded, named.items())
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     with _evaluated(model):
         axes, tensors = _traced(model, inputs)

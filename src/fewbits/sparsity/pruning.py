@@ -13,7 +13,7 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
 from fewbits.kernels.ops.sharding import is_sharded
-from fewbits.names import check_fits, listed, within
+from fewbits.names import check_fits, listed, with_shared, within
 from fewbits.records import PrunedTensor, PruneReport
 from fewbits.sparsity.layers import other_matrices, reduction_axes
 from fewbits.sparsity.masks import SEARCHES, density, kept_magnitude, mask, transposable_mask
@@ -90,10 +90,11 @@ def sparsify(
             "the model is sparse already; call fewbits.sparsity.remove_masks(model) first, or load its"
             " state_dict into a new one"
         )
-    names = [name for name, _ in model.named_modules(remove_duplicate=False)]
+    named = dict(model.named_modules(remove_duplicate=False))
     included, excluded = listed("include", include), listed("exclude", exclude)
-    check_fits("include", included, names)
-    check_fits("exclude", excluded, names)
+    check_fits("include", included, list(named))
+    check_fits("exclude", excluded, list(named))
+    included = with_shared(included, named.items())
     if transposable not in (None, *SEARCHES):
         raise ArgumentError(f"transposable={transposable!r} is not one of {', '.join(SEARCHES)}, or None")
     if not isinstance(schedule, Schedule):
