@@ -133,8 +133,8 @@ class Passes:
         calls[module] += 1
         if calls[module] > self._most[module]:
             raise DataError(
-                f"{self._names[module]} is called more often with a later batch than with the first, which"
-                f" counts ({self._most[module]}); put the batch that calls it most often first, or exclude it"
+                f"{self._names[module]} is called more often by a later batch than by the first (there"
+                f" {self._most[module]}x); put the batch that calls it most often first, or exclude it"
             )
 
     def _start(self) -> None:
