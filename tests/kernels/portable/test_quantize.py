@@ -135,6 +135,13 @@ def test_a_number_whose_quotient_is_beyond_the_dtype_is_a_number_of_a_posit(
     assert not any(differing(found, defined(x, fmt, chosen)))
 
 
+@pytest.mark.parametrize("bias", range(4))
+def test_subnormals_keep_their_last_bits_wherever_the_lowest_binade_lies(bias: int) -> None:
+    fmt = parse(f"block(element=fp32,scale=exponent(2,bias={bias}),size=4)")
+    x = torch.tensor([[1e-38, 3e-39, 1.0, -1.1e-38], [3e-45, -1e-45, 5.9e-39, 2.0]])
+    assert not any(differing(portably(x, fmt, 1, options(fmt)), defined(x, fmt, options(fmt))))
+
+
 @pytest.mark.parametrize("fmt", QUICK_FIRST, ids=cases.label)
 def test_any_shape_any_axis(fmt: Format) -> None:
     for i, shape in enumerate(cases.SHAPES):

@@ -80,7 +80,7 @@ def encode_gridded(element: Element, x: Numbers, chosen: Options, drawn: Tensor 
     count, shift, binade, _ = round_to_grid(
         magnitude, negative, lowest, m, layout, chosen, drawn, least=least
     )
-    if least < 0:
+    if least < 1:
         count = count << (-shift).clamp(min=0)
     # Beyond the largest it is enough to be beyond.
     above = (binade - lowest).clamp(max=element.emax - grid.emin + 1)
