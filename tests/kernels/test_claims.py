@@ -1,11 +1,14 @@
-"""What docs/rules.md says of saturation and of Transformer Engine's NVFP4, held against both."""
+"""What docs/rules.md says of saturation, products and Transformer Engine's NVFP4, held against them."""
+
+from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 
 import fewbits as fb
 from fewbits import kernels
-from fewbits.formats import Bdr, Block, decode, values
+from fewbits.formats import CATALOGUE, Bdr, Block, Element, Format, decode, parse, values
 from tests import cases
 
 F32 = np.float32
@@ -35,6 +38,31 @@ def test_rceil_takes_less_than_a_step_of_a_pair_in_a_data_representation(fmt: Bd
     excess = np.abs(x) - limits
     assert (excess < limits / fmt.element.max * fmt.element.smallest_normal).all()
     assert (excess > 0).any()
+
+
+def significant_bits(fmt: Format) -> int:
+    """Return how many bits an element, its scale and its outer scale have at most together."""
+    groups = (fmt.groups.codes, fmt.groups.scales, fmt.groups.outer)
+    return sum(bits_of(group.element) for group in groups if group is not None)
+
+
+def bits_of(element: Element) -> int:
+    """Return how many significant bits the values of an element have at most."""
+    if element.grid is not None:
+        return element.grid.mantissa_bits + 1
+    numbers = values(element)
+    fractions = np.frexp(numbers[np.isfinite(numbers)])[0]
+    return next(bits for bits in range(1, 54) if (np.ldexp(fractions, bits) % 1 == 0).all())
+
+
+def test_products_with_scales_fit_into_float64_in_the_catalogue_and_not_in_every_format() -> None:
+    assert max(significant_bits(entry.format) for entry in CATALOGUE.values()) <= 53
+    mine = parse("block(element=lookup(-1,0,0.1,1),scale=fp32,size=4)")
+    assert significant_bits(mine) > 53
+    q = fb.quantize(torch.tensor([0.1, 1.0, 0.0, -1.0]) / 3, mine)
+    found, scale = (Fraction(x) for x in q.to(torch.float64).dequantize()[:2].tolist())
+    assert found != Fraction(0.1) * scale
+    assert float(found) == 0.1 * float(scale)
 
 
 def by_transformer_engine(x: cases.Singles) -> tuple[cases.Singles, cases.Singles]:

@@ -145,7 +145,7 @@ def dequantized_bytes(tensor: StoredNarrowTensor) -> Iterator[tuple[int, memoryv
 
 
 def _values(tensor: StoredNarrowTensor, dtype: npt.DTypeLike) -> Iterator[NumpyArray]:
-    """Yield the values in C order in pieces, rounded once to a dtype of :mod:`fewbits.kernels`."""
+    """Yield the values in C order in pieces, in a dtype of :mod:`fewbits.kernels`."""
     layout, shape = tensor.layout, tensor.layout.quantized_shape
     if not prod(shape):
         return

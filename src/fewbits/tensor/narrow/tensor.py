@@ -144,7 +144,11 @@ class NarrowTensor(Sealed):
         return sum(p.numel() * p.element_size() for p in self.pieces if p is not None)
 
     def dequantize(self) -> AnyArray:  # type: ignore[override]  # an array where one was quantized
-        """Return the exact values, as an array or tensor like the one quantized, on the same device."""
+        """Return the values, as an array or tensor like the one quantized, on the same device.
+
+        Products of elements and scales are rounded to float32, then to a narrower dtype; those of
+        ``q.to(torch.float64)`` are exact where they fit into float64. docs/rules.md has the rule.
+        """
         y = self.dense()
         if self._family is None:
             return y

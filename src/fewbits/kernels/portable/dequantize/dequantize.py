@@ -1,6 +1,7 @@
 """From codes and scales to numbers, by plain operations of torch.
 
-The multiplications are those of kernels/reference/dequantize: in float64, rounded once to the dtype.
+The multiplications are those of kernels/reference/dequantize, in float64. The product is rounded to float32,
+and from there to a narrower dtype; in float64 it stays as it is.
 """
 
 from __future__ import annotations
