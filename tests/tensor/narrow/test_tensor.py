@@ -316,6 +316,20 @@ def test_it_takes_no_gradient_whatever_is_asked() -> None:
     assert not module().requires_grad_().weight.requires_grad
 
 
+def test_an_attribute_that_asks_for_a_gradient_is_refused() -> None:
+    layer = module()
+    for q in (packed("mxfp4", (2, 32)), layer.weight, layer.weight[2:]):
+        with pytest.raises(
+            ArgumentError, match=r"requires_grad=True of NarrowTensor.*: train an ordinary tensor"
+        ):
+            q.requires_grad = True
+        q.requires_grad = False
+        assert not q.requires_grad
+    x = torch.randn(3, 64, requires_grad=True)
+    layer(x).sum().backward()
+    assert (layer.weight.grad, x.grad is None) == (None, False)
+
+
 def test_a_scalar_prints_as_every_other() -> None:
     q = packed("mxfp4", ())
     assert f"{q}" == str(q) == repr(q) == "NarrowTensor(mxfp4, shape=(), axis=0, 2 bytes)"

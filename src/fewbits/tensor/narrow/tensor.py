@@ -234,11 +234,29 @@ class NarrowTensor(Sealed):
         parts = tuple(None if p is None else change(p) for p in self.pieces)
         return self.remade(parts, self.shape, self.axis)
 
+    @property
+    def requires_grad(self) -> bool:
+        """False: a packed tensor never requires a gradient.
+
+        Raises:
+            ArgumentError: it is set to True.
+        """
+        return False
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value:
+            raise ArgumentError(
+                f"requires_grad=True of {self}, which takes no gradient: train an ordinary tensor, and round "
+                "it with fewbits.fake_quantize"
+            )
+
     def requires_grad_(self, requires_grad: bool = True) -> NarrowTensor:
         """Return the tensor unchanged: a packed tensor never requires a gradient.
 
-        This lets ``load_state_dict(assign=True)`` replace a trained parameter by it, and makes
-        ``torch.nn.Parameter(q)`` frozen. To train, use :func:`fewbits.fake_quantize`.
+        This is no error, since torch calls it: ``load_state_dict(assign=True)`` can replace a trained
+        parameter by a packed one, and ``torch.nn.Parameter(q)`` is frozen. To train, use
+        :func:`fewbits.fake_quantize`.
         """
         return self
 
