@@ -17,6 +17,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.files import inspect, load_file, restore
 from fewbits.files.checkpoint import chunks, read_checkpoint
 from fewbits.files.matrix import read_matrix
+from fewbits.formats import parse
 
 
 def header(**tensors: Any) -> Any:
@@ -244,6 +245,11 @@ NARROW = {
     "a format 100000 deep": (about(format="block(element=" * 10**5), "1400000 characters"),
     "a format with a block of -8": (about(format="block(element=int8,scale=e8m0,size=-8)"), "size=-8"),
     "a name that is a list": (about(name=[]), "name=[] is not a text"),
+    "the name of another format": (about(name="mx9"), "name='mx9' is not that of its format, mxfp4"),
+    "the name of another format, for none of the catalogue": (
+        about(name="mxfp4", format="block(element=fp4_e2m1,scale=e8m0,size=31)"),
+        "name='mxfp4' is not that of its format, block(element=fp4_e2m1,scale=e8m0,size=31)",
+    ),
     "no dtype": (about(dtype=None), "dtype=None is not one of F64"),
     "a dtype of integers": (about(dtype="I8"), "dtype='I8' is not one of F64"),
     "a dtype that is a list": (about(dtype=["F32"]), "is not one of F64"),
@@ -308,6 +314,13 @@ def test_sound_metadata_is_read(tmp_path: Path) -> None:  # the control of the t
     path = narrow_file(tmp_path / "n.safetensors", about())
     restore(path, tmp_path / "wide.safetensors")
     assert not inspect(path).problems
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "of_a_later_catalogue"])
+def test_a_name_that_contradicts_no_format_is_read(tmp_path: Path, name: str) -> None:
+    path = narrow_file(tmp_path / "n.safetensors", about(name=name))
+    assert not inspect(path).problems
+    assert load_file(path)["w"].format == parse("mxfp4")
 
 
 @given(at=st.integers(0, 10**4), byte=st.integers(0, 255))

@@ -14,7 +14,7 @@ from fewbits.errors import DataError, FormatError
 from fewbits.files.byte_layout import TensorLayout, part_name
 from fewbits.files.checkpoint import FLOATS, StoredTensor
 from fewbits.files.json_objects import unique_keys
-from fewbits.formats import CATALOGUE, Pattern, parse
+from fewbits.formats import CATALOGUE, Format, Pattern, parse
 from fewbits.formats import pattern as pattern_of
 from fewbits.kernels.arrays.nm import zeros
 
@@ -113,8 +113,6 @@ def _layout_from(fields: object) -> TensorLayout:
     fmt, dtype, axis = fields.get("format"), fields.get("dtype"), fields.get("axis")
     if not isinstance(fmt, str):
         raise DataError(f"format={fmt!r:.60} is not a text")
-    if not isinstance(fields.get("name", ""), str):
-        raise DataError(f"name={fields['name']!r:.60} is not a text")
     if not isinstance(dtype, str) or dtype not in FLOATS:
         raise DataError(f"dtype={dtype!r:.60} is not one of {', '.join(FLOATS)}")
     shape = _shape("shape", fields.get("shape"))
@@ -124,8 +122,17 @@ def _layout_from(fields: object) -> TensorLayout:
     most = max(len(shape if view is None else view), 1)
     if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis < most:
         raise DataError(f"axis={axis!r:.60} is not an integer from 0 to {most - 1}")
-    layout = TensorLayout(parse(fmt), shape, axis, dtype, view)
+    layout = TensorLayout(_named(parse(fmt), fields.get("name", "")), shape, axis, dtype, view)
     return replace(layout, pattern=_pattern(fields["sparsity"], layout)) if "sparsity" in fields else layout
+
+
+def _named(format: Format, name: object) -> Format:
+    """Return ``format`` unless ``name`` says that it is another; one of a later catalogue is not known."""
+    if not isinstance(name, str):
+        raise DataError(f"name={name!r:.60} is not a text")
+    if name in CATALOGUE and CATALOGUE[name].format != format:
+        raise DataError(f"name={name!r} is not that of its format, {format!s:.200}: one of them is wrong")
+    return format
 
 
 def _pattern(text: object, layout: TensorLayout) -> Pattern:
