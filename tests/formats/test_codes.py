@@ -1,9 +1,13 @@
 """Every code of every format of up to 16 bits means one value, and that value encodes to the code again."""
 
+import re
+from typing import Any
+
 import numpy as np
 import pytest
 
-from fewbits.formats import Element, Exponent, Fixed, Lookup, Posit, decode, values
+from fewbits.errors import ArgumentError, DTypeError, FormatError
+from fewbits.formats import Element, Exponent, Fixed, Lookup, Posit, decode, parse, values
 from fewbits.kernels.reference import encode
 from tests import cases
 
@@ -90,6 +94,52 @@ def test_decode_takes_codes_of_any_shape_and_any_integer_type(element: Element) 
     codes = np.arange(2**element.bits)[: min(2**element.bits, 64)].reshape(2, -1)
     for dtype in (np.uint8, np.uint16, np.int64):
         assert np.array_equal(decode(element, codes.astype(dtype)), values(element)[codes], equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("element", "codes", "error", "told"),
+    [
+        (
+            "fp4_e2m1",
+            [0, 16, 31],
+            ArgumentError,
+            "code 31 of fp4_e2m1, whose width in bits is 4; expected 0 to 15",
+        ),
+        ("fp4_e2m1", [3, -1], ArgumentError, "code -1 of fp4_e2m1"),
+        ("binary", [1, 2], ArgumentError, "code 2 of binary, whose width in bits is 1; expected 0 to 1"),
+        ("int8", [256], ArgumentError, "code 256 of int8"),
+        ("posit8_1", [-129], ArgumentError, "code -129 of posit8_1"),
+        ("fp32", [2**32], ArgumentError, "code 4294967296 of fp32"),
+        ("fp4_e2m1", [1.5], DTypeError, "codes of float64; expected integers"),
+        (
+            "mxfp4",
+            [1],
+            FormatError,
+            "mxfp4 has scales, and its codes no values of their own; take its .element",
+        ),
+    ],
+)
+def test_what_is_no_code_of_an_element_is_refused(element: str, codes: Any, error: Any, told: str) -> None:
+    with pytest.raises(error, match=re.escape(told)):
+        decode(parse(element), np.array(codes))
+
+
+def test_codes_of_a_list_without_a_value_are_nan_and_no_codes_are_no_values() -> None:
+    element = Lookup((-1.0, 0.0, 1.0))
+    assert np.isnan(decode(element, np.array([3]))).tolist() == [True]
+    assert decode(element, np.zeros((0, 2), np.uint8)).shape == (0, 2)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (parse("mxfp4"), "mxfp4 has scales"),
+        ("fp4_e2m1", "element='fp4_e2m1' is str; expected an element format"),
+    ],
+)
+def test_values_are_those_of_an_element(given: Any, told: str) -> None:
+    with pytest.raises(FormatError, match=re.escape(told)):
+        values(given)
 
 
 def test_the_table_of_values_cannot_be_written_to() -> None:

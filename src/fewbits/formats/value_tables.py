@@ -8,13 +8,14 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.errors import FormatError
+from fewbits.errors import ArgumentError, DTypeError, FormatError
 from fewbits.formats.elements import Exponent, Fixed, Float, Lookup, Posit
-from fewbits.formats.format import Element
+from fewbits.formats.format import Element, Format
 
 Codes = NDArray[np.integer]
 Reals = NDArray[np.float64]
@@ -29,8 +30,16 @@ def decode(element: Element, codes: Codes) -> Reals:
 
     Returns:
         float64 of the same shape; NaN and infinities where the format codes them.
+
+    Raises:
+        FormatError: ``element`` is not an element format.
+        DTypeError: the codes are not integers.
+        ArgumentError: a code is negative, or has more bits than the format.
     """
-    c = np.asarray(codes).astype(np.int64)
+    _check_element(element)
+    given = np.asarray(codes)
+    _check_codes(element, given)
+    c = given.astype(np.int64)
     match element:
         case Float():
             return _decode_float(element, c)
@@ -43,6 +52,30 @@ def decode(element: Element, codes: Codes) -> Reals:
         case Lookup():
             return _lookup_values(element)[c]
     raise NotImplementedError(f"{type(element).__name__} has no decoding here")
+
+
+def _check_element(element: object) -> None:
+    if isinstance(element, Element):
+        return
+    if isinstance(element, Format):
+        raise FormatError(f"{element} has scales, and its codes no values of their own; take its .element")
+    raise FormatError(
+        f"element={element!r:.60} is {type(element).__name__}; expected an element format, as "
+        "fewbits.formats.parse returns"
+    )
+
+
+def _check_codes(element: Element, codes: NDArray[Any]) -> None:
+    if codes.dtype.kind not in "iu":
+        raise DTypeError(f"codes of {codes.dtype}; expected integers: take the codes that .parts() returns")
+    if not codes.size:
+        return
+    for code in (int(codes.max()), int(codes.min()) if codes.dtype.kind == "i" else 0):
+        if code >> element.bits:  # of a negative integer -1 is left
+            raise ArgumentError(
+                f"code {code} of {element}, whose width in bits is {element.bits}; expected 0 to "
+                f"{2**element.bits - 1}"
+            )
 
 
 def _decode_float(f: Float, c: NDArray[np.int64]) -> Reals:
@@ -111,8 +144,9 @@ def values(element: Element) -> Reals:
     Codes of a lookup format without a value give NaN.
 
     Raises:
-        FormatError: the format has more than 2^16 codes.
+        FormatError: the format is not an element, or has more than 2^16 codes.
     """
+    _check_element(element)
     if element.bits > 16:
         raise FormatError(f"{element} has 2^{element.bits} codes; a table of values stops at 16 bits")
     return _read_only(decode(element, np.arange(2**element.bits)))
