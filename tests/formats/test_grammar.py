@@ -1,8 +1,11 @@
 """The format grammar: what is printed reads back, and what does not read is refused by one clear line."""
 
 import re
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -211,6 +214,52 @@ def test_a_format_with_one_character_changed_is_a_format_or_a_format_error(
     at = data.draw(st.integers(0, len(text) - 1))
     new = data.draw(st.sampled_from(["", "(", ")", ",", "=", "0", "9", "-", "e", "."]))
     assert "\n" not in refusal(text[:at] + new + text[at + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Lookup("ab"), "lookup: values='ab' are not a list of numbers"),
+        (lambda: Lookup("12"), "lookup: values='12' are not a list of numbers"),
+        (lambda: Lookup(3), "lookup: values=3 are not a list of numbers, such as (-1.0, 0.0, 1.0)"),
+        (lambda: Lookup((10**400, 1)), "are not a list of numbers"),
+        (lambda: Float(True, 3), "float: e=True is not an integer from 1 to 8"),
+        (lambda: Float(np.int64(9), 3), "float: e=9 is not an integer from 1 to 8"),
+        (lambda: Fixed(np.float32(8)), "fixed: bits=8.0 is not an integer from 1 to 24"),
+        (lambda: Posit("8"), "posit: bits=8 is not an integer from 3 to 16"),
+        (
+            lambda: Block("fp4_e2m1", "e8m0", 32),
+            "block: element=fp4_e2m1 is not a float, int, fixed, posit or lookup; a text was given: read it "
+            "with fewbits.formats.parse",
+        ),
+        (lambda: Block(Float(2, 1), "e8m0", 32), "an unsigned integer; a text was given: read it with"),
+        (
+            lambda: Block(Float(2, 1), Float(4, 3), 32, "fp32"),
+            "outer must be fp32, over a scale that is a float or an integer; a text was given: read it with",
+        ),
+        (lambda: Bdr(7, k1=np.bool_(True)), "bdr: k1=True is not an integer"),
+    ],
+)
+def test_a_constructor_refuses_what_its_fields_are_not(make: Callable[[], Format], message: str) -> None:
+    with pytest.raises(FormatError, match=re.escape(message)):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("made", "name"),
+    [
+        (lambda n: Float(n(4), n(3), n(7), "fn"), "fp8_e4m3"),
+        (lambda n: Fixed(n(8), n(0)), "int(8)"),
+        (lambda n: Posit(n(8), n(1)), "posit8_1"),
+        (lambda n: Exponent(n(8), n(127)), "e8m0"),
+        (lambda n: Block(Float(2, 1), Exponent(8), n(32)), "mxfp4"),
+        (lambda n: Bdr(n(7), n(8), n(16), n(1), n(2)), "mx9"),
+    ],
+)
+def test_integers_of_numpy_make_the_same_format(made: Callable[[Any], Format], name: str) -> None:
+    fmt = made(np.int16)
+    assert fmt == parse(name)
+    assert not any(isinstance(getattr(fmt, f.name), np.generic) for f in fields(fmt))
 
 
 def test_formats_are_frozen_comparable_and_of_their_own_kind() -> None:

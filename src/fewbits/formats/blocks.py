@@ -32,11 +32,15 @@ class Block(Format):
     def __post_init__(self) -> None:
         element: object = self.element  # the grammar passes unchecked input
         if not isinstance(element, Element) or element.power_of_two:
-            raise FormatError(f"block: element={self.element} is not a float, int, fixed, posit or lookup")
+            raise FormatError(
+                f"block: element={self.element} is not a float, int, fixed, posit or lookup"
+                + _if_text(element)
+            )
         scale: object = self.scale
         if not isinstance(scale, Element) or (scale.grid is None and not scale.power_of_two):
             raise FormatError(
                 f"block: scale={self.scale} must be an exponent, a float or an unsigned integer"
+                + _if_text(scale)
             )
         if isinstance(scale, Fixed) and (scale.coding != "unsigned" or self.outer is None):
             raise FormatError("block: an integer scale must be unsigned and needs outer=fp32 above it")
@@ -44,7 +48,7 @@ class Block(Format):
             if self.size not in ("channel", "tensor"):
                 raise FormatError(f"block: size={self.size} is not a count, channel or tensor")
         else:
-            integer("block: size", self.size, 1, 2**20)
+            integer(self, "size", "block: size", 1, 2**20)
         if self.outer is None:
             if self.outer_size is not None:
                 raise FormatError("block: outer_size without outer; add outer=fp32")
@@ -52,7 +56,9 @@ class Block(Format):
         if self.outer_size is None:
             object.__setattr__(self, "outer_size", "tensor")
         if self.outer != _FP32 or self.scale.power_of_two:
-            raise FormatError("block: outer must be fp32, over a scale that is a float or an integer")
+            raise FormatError(
+                "block: outer must be fp32, over a scale that is a float or an integer" + _if_text(self.outer)
+            )
         if not 1 <= self.element.max * self.scale.max <= 2.0**64:
             raise FormatError(
                 f"block: elements up to {self.element.max:g} times scales up to {self.scale.max:g} leave no "
@@ -93,6 +99,11 @@ class Block(Format):
         return "smallest" if self.scale.power_of_two or not self.element.has_zero else "one"
 
 
+def _if_text(given: object) -> str:
+    """Return what a message adds where a text was given in the place of a format."""
+    return "; a text was given: read it with fewbits.formats.parse" if isinstance(given, str) else ""
+
+
 @dataclass(frozen=True, repr=False)
 class Bdr(Format):
     """Block Data Representation: a shared power of two and shared one-sided microexponents.
@@ -114,11 +125,11 @@ class Bdr(Format):
     default_zero_block: ClassVar[str] = "smallest"
 
     def __post_init__(self) -> None:
-        integer("bdr: m", self.m, 1, 15)
-        integer("bdr: d1", self.d1, 2, 8)
-        integer("bdr: k1", self.k1, 1, 2**20)
-        integer("bdr: d2", self.d2, 0, 4)
-        integer("bdr: k2", self.k2, 1, self.k1)
+        integer(self, "m", "bdr: m", 1, 15)
+        integer(self, "d1", "bdr: d1", 2, 8)
+        integer(self, "k1", "bdr: k1", 1, 2**20)
+        integer(self, "d2", "bdr: d2", 0, 4)
+        integer(self, "k2", "bdr: k2", 1, self.k1)
         if self.k1 % self.k2:
             raise FormatError(f"bdr: k1={self.k1} is not a multiple of k2={self.k2}")
 

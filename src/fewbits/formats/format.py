@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from operator import index
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from fewbits.errors import FormatError
@@ -302,7 +303,18 @@ def _one_per(size: Size) -> str:
     return f"one per {size}" if isinstance(size, str) else f"one per {size} values"
 
 
-def integer(what: str, value: object, low: int, high: int) -> None:
-    """Raise FormatError unless ``value`` is an integer from ``low`` to ``high``."""
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+def whole(value: object) -> int | None:
+    """Return an integer, of NumPy too, as an int; None for all else, a bool too."""
+    try:
+        return None if isinstance(value, bool) else index(value)  # type: ignore[arg-type]  # it raises
+    except TypeError:
+        return None
+
+
+def integer(format: Format, field: str, what: str, low: int, high: int) -> None:
+    """Keep a field of ``format`` as an int; raise FormatError unless it is one from ``low`` to ``high``."""
+    value = getattr(format, field)
+    number = whole(value)
+    if number is None or not low <= number <= high:
         raise FormatError(f"{what}={value} is not an integer from {low} to {high}")
+    object.__setattr__(format, field, number)

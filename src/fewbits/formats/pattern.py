@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from fewbits.errors import FormatError
+from fewbits.formats.format import whole
 
 LARGEST_GROUP = 64
 _TEXT = re.compile(r"\s*(\d{1,3})\s*:\s*(\d{1,3})\s*")
@@ -21,18 +22,21 @@ class Pattern:
     """At most ``keep`` nonzero values in every group of ``group`` neighbours; prints as ``keep:group``.
 
     Raises:
-        FormatError: ``1 <= keep < group <= 64`` does not hold.
+        FormatError: they are not integers, or ``1 <= keep < group <= 64`` does not hold.
     """
 
     keep: int
     group: int
 
     def __post_init__(self) -> None:
-        if not 1 <= self.keep < self.group <= LARGEST_GROUP:
+        keep, group = whole(self.keep), whole(self.group)
+        if keep is None or group is None or not 1 <= keep < group <= LARGEST_GROUP:
             raise FormatError(
-                f"a pattern keeps N of M with 1 <= N < M <= {LARGEST_GROUP}, got {self.keep}:{self.group}; "
-                "2:4 is the usual one"
+                f"a pattern keeps N of M, integers with 1 <= N < M <= {LARGEST_GROUP}, got "
+                f"{self.keep!r:.60}:{self.group!r:.60}; 2:4 is the usual one"
             )
+        object.__setattr__(self, "keep", keep)
+        object.__setattr__(self, "group", group)
 
     def __str__(self) -> str:
         return f"{self.keep}:{self.group}"

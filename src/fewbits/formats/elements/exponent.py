@@ -26,10 +26,10 @@ class Exponent(Element):
     default_overflow: ClassVar[str] = "nan"  # as the hardware conversion to E8M0 does
 
     def __post_init__(self) -> None:
-        integer("exponent: bits", self.bits, 2, 8)
+        integer(self, "bits", "exponent: bits", 2, 8)
         if self.bias == IEEE_BIAS:
             object.__setattr__(self, "bias", 2 ** (self.bits - 1) - 1)
-        integer("exponent: bias", self.bias, 0, 127)
+        integer(self, "bias", "exponent: bias", 0, 127)
         if self.emax > 127:
             raise FormatError(f"exponent: bias={self.bias} reaches 2^{self.emax}; float32 ends at 2^127")
 

@@ -23,8 +23,8 @@ class Fixed(Element):
     coding: str = "twos_complement"
 
     def __post_init__(self) -> None:
-        integer("fixed: bits", self.bits, 1, 24)
-        integer("fixed: frac", self.frac, -64, 64)
+        integer(self, "bits", "fixed: bits", 1, 24)
+        integer(self, "frac", "fixed: frac", -64, 64)
         if self.coding not in CODINGS:
             raise FormatError(f"fixed: coding={self.coding} is not one of {', '.join(CODINGS)}")
         if self.bits < 2 and self.coding != "unsigned":

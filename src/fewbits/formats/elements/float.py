@@ -31,11 +31,11 @@ class Float(Element):
     kind: ClassVar[str] = "float"
 
     def __post_init__(self) -> None:
-        integer("float: e", self.exponent_bits, 1, 8)
-        integer("float: m", self.mantissa_bits, 0, 23)
+        integer(self, "exponent_bits", "float: e", 1, 8)
+        integer(self, "mantissa_bits", "float: m", 0, 23)
         if self.bias == IEEE_BIAS:
             object.__setattr__(self, "bias", 2 ** (self.exponent_bits - 1) - 1)
-        integer("float: bias", self.bias, -150, 300)
+        integer(self, "bias", "float: bias", -150, 300)
         if self.special not in SPECIALS:
             raise FormatError(f"float: special={self.special} is not one of {', '.join(SPECIALS)}")
         if self.special == "ieee" and (self.exponent_bits < 2 or self.mantissa_bits < 1):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from math import frexp
@@ -24,7 +25,7 @@ class Lookup(Element):
     kind: ClassVar[str] = "lookup"
 
     def __post_init__(self) -> None:
-        values = tuple(float(v) + 0.0 for v in self.values)  # one zero: the sign of -0.0 is dropped
+        values = _numbers(self.values)
         object.__setattr__(self, "values", values)
         if not 2 <= len(values) <= 65536:
             raise FormatError(f"lookup: {len(values)} values; give 2 to 65536 different ones")
@@ -79,6 +80,16 @@ class Lookup(Element):
         return min(abs(v) for v in self.values if v)
 
     smallest_subnormal = smallest_normal
+
+
+def _numbers(given: Iterable[float] | str) -> tuple[float, ...]:
+    """Return a list as floats with one zero: the sign of -0.0 is dropped."""
+    try:
+        if not isinstance(given, str):
+            return tuple(float(v) + 0.0 for v in given)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise FormatError(f"lookup: values={given!r:.60} are not a list of numbers, such as (-1.0, 0.0, 1.0)")
 
 
 def _refuse_repeated(values: tuple[float, ...]) -> None:

@@ -23,8 +23,8 @@ class Posit(Element):
     reals_only: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        integer("posit: bits", self.bits, 3, 16)
-        integer("posit: es", self.es, 0, 3)
+        integer(self, "bits", "posit: bits", 3, 16)
+        integer(self, "es", "posit: es", 0, 3)
 
     @property
     def nan_code(self) -> int:
