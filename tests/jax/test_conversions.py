@@ -313,6 +313,17 @@ def test_what_cannot_be_done_is_refused() -> None:
         fj.quantize(x, "mxfp4", rounding="stochastic")
     with pytest.raises(ArgumentError, match="no other one does"):
         fj.fake_quantize(x, "mxfp4", key=jax.random.key(0))
+    for key, told in (
+        (3, "key=3"),
+        (np.random.default_rng(0), "key=Generator"),
+        (jnp.zeros(3, jnp.uint32), r"key=an array of uint32\[3\]"),
+        (jax.random.split(jax.random.key(0)), r"key=an array of key<fry>\[2\]"),
+    ):
+        with pytest.raises(
+            ArgumentError, match=rf"{told}.* with rounding='stochastic'; stochastic rounding takes"
+        ):
+            fj.fake_quantize(x, "mxfp4", rounding="stochastic", key=key)
+    assert fj.fake_quantize(x, "mxfp4", rounding="stochastic", key=jax.random.PRNGKey(0)).shape == x.shape
     with pytest.raises(DataError, match="holds 2 NaN and infinities"):
         fj.quantize(jnp.array([1.0, np.nan, np.inf]), "int8")
     held, lost = jnp.array([1.0, -3.0]), np.array([1.0, np.nan], np.float32)

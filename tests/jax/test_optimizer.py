@@ -115,6 +115,8 @@ def test_roles_that_are_drawn_take_a_key_before_the_first_step() -> None:
     assert abs(float(found.mean()) - (1 + 2.0**-9)) < 6 * 2.0**-7 * np.sqrt(3 / 16 / 4096)
     with pytest.raises(ArgumentError, match="key=None with recipe 'fp32"):
         optimizer.init(exact)
+    with pytest.raises(ArgumentError, match="key=3 with recipe 'fp32"):
+        optimizer.init(exact, key=3)
     with pytest.raises(ArgumentError, match=r"key=\.\.\. with recipe 'bf16-only'"):
         fj.RecipeOptimizer(optax.sgd(0.1), "bf16-only").init(exact, key=jax.random.key(0))
 

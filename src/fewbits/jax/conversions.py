@@ -107,15 +107,34 @@ def _checked(
             " or leave it out"
         )
     front = checked_axis(axis, array.ndim)
-    if (options.rounding == "stochastic") != (key is not None):
+    if not takes_key(key, options.rounding == "stochastic"):
         raise ArgumentError(
-            f"key={'None' if key is None else '...'} with rounding={options.rounding!r}; stochastic rounding"
-            " takes a key of jax.random, and no other one does"
+            f"key={shown_key(key)} with rounding={options.rounding!r}; stochastic rounding takes a key of"
+            " jax.random, and no other one does"
         )
     _check_exact(target)
     if options.nonfinite == "raise":
         _refuse_nonfinite(x, target)
     return array, target, options, front - max(array.ndim, 1)
+
+
+def takes_key(key: object, stochastic: bool) -> bool:
+    """Return whether ``key`` is one key of ``jax.random`` where there are draws, and None elsewhere."""
+    return _is_key(key) if stochastic else key is None
+
+
+def shown_key(key: object) -> str:
+    """Return ``key`` as a message shows it, without its bits."""
+    if _is_key(key):
+        return "..."
+    return f"an array of {key.dtype}{list(key.shape)}" if isinstance(key, Array) else f"{key!r:.60}"
+
+
+def _is_key(key: object) -> bool:
+    try:
+        return bool(jax.random.key_data(key).ndim == 1)  # type: ignore[arg-type]  # of others it raises
+    except TypeError:
+        return False
 
 
 def _check_exact(format: Format) -> None:

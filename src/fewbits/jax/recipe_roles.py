@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import Array
 
 from fewbits.errors import ArgumentError
-from fewbits.jax.conversions import fake_quantize
+from fewbits.jax.conversions import fake_quantize, shown_key, takes_key
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.recipes import Recipe, RoleFormat
@@ -38,9 +38,9 @@ def check_recipe(recipe: Recipe) -> None:
 
 def check_key(recipe: Recipe, roles: Iterable[RoleFormat | None], key: Array | None, what: str) -> None:
     """Raise ArgumentError unless there is a key where one of the roles is drawn, and none elsewhere."""
-    if any(role is not None and role.rounding == "stochastic" for role in roles) != (key is not None):
+    if not takes_key(key, any(role is not None and role.rounding == "stochastic" for role in roles)):
         raise ArgumentError(
-            f"key={'None' if key is None else '...'} with recipe {recipe.name!r}; a key of jax.random is for"
+            f"key={shown_key(key)} with recipe {recipe.name!r}; a key of jax.random is for"
             f" recipes that round {what} stochastically"
         )
 
