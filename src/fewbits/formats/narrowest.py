@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fewbits.errors import FormatError
+from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats.grammar import parse
 
 
@@ -18,7 +18,12 @@ def narrowest(formats: Iterable[str]) -> str | None:
 
     Of elements of one width that with fewer bits of scales wins, then that with fewer bits of mantissa:
     of the two eight-bit floats E5M2. What is no format, as a dtype without a name here, counts as the widest.
+
+    Raises:
+        ArgumentError: one text was given, whose letters are no formats.
     """
+    if isinstance(formats, str):
+        raise ArgumentError(f"formats={formats!r:.60}, a text; expected a list of formats: put it into one")
     return min(sorted(formats), key=_width, default=None)
 
 
