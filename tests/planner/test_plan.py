@@ -245,6 +245,41 @@ def test_formats_are_chosen_with_splits_within_a_sum_of_sensitivity(most: float)
         assert {layer.format for layer in made.layers} == {"mxfp8", ""}
 
 
+def apart(*features: int) -> Graph:
+    """Products of 4 samples of 8 inputs, none of which reads another."""
+    build = Builder()
+    for i, n in enumerate(features):
+        build.product(f"fc{i}", Tensor((4, 8)), n, bias=False)
+    return build.graph()
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_two_caps_that_a_choice_keeps_are_kept_together(devices: int) -> None:
+    """The caps are what each choice on the front of memory and sensitivity takes: neither can be lower."""
+    graph, numbers = apart(8, 8, 8, 16), {f"fc{i}": (0.0, 2.0) for i in range(4)}
+    found = small.small_tables(graph, devices, small.SLOW, ("fp32", "mxfp8"), numbers)
+    sums = {
+        tuple(found.total(quantity, c) for quantity in ("memory", "sensitivity"))
+        for c in small.all_choices(found)
+    }
+    front = [s for s in sums if not any(o != s and o[0] <= s[0] and o[1] <= s[1] for o in sums)]
+    assert len(front) >= 3
+    for memory, sensitivity in front:
+        made = cheapest(found, {"memory": memory, "sensitivity": sensitivity}, 2**20)
+        assert made is not None
+        assert found.total("memory", made.options) <= memory * (1 + 1e-12)
+        assert found.total("sensitivity", made.options) <= sensitivity
+        assert cheapest(found, {"memory": memory * 0.999, "sensitivity": sensitivity}, 2**20) is None
+
+
+def test_two_caps_that_no_choice_keeps_are_told_as_not_found() -> None:
+    formats, numbers = ("fp32", "mxfp8"), {f"fc{i}": {"fp32": 0.0, "mxfp8": 2.0} for i in range(2)}
+    graph = apart(8, 8)
+    lean = planned(graph, 1, formats=formats).memory_bytes
+    with pytest.raises(ArgumentError, match="no plan was found that keeps memory"):
+        planned(graph, 1, formats=formats, sensitivity=numbers, memory=lean, max_sensitivity=3.0)
+
+
 def test_narrow_recipes_take_less_time_and_memory() -> None:
     graph = NETWORKS["transformer"](64)
     wide, narrow = (planned(graph, 8, small.TWO_LEVELS, recipe=r) for r in ("fp32", "mxfp8"))

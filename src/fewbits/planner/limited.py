@@ -2,8 +2,9 @@
 
 Lagrange multipliers put prices on what is limited. For any prices, the least cost with them, minus the price
 of the limits, is below the cost of every choice that keeps the limits; the best prices are found by cutting
-planes (Kelley, 1960). A choice within the limits that was met on the way is then improved layer by layer. Its
-distance to the bound is told: where it is zero, the choice is proved the best.
+planes (Kelley, 1960). Where all that was met is above one limit or another, what is least above them is
+brought within them by exchanges. A choice within the limits is then improved layer by layer. Its distance to
+the bound is told: where it is zero, the choice is proved the best.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from fewbits.planner.tables import Tables
 
 _CUTS = 40  # at most; each takes one search
 _LARGEST_MOVE = 1 << 16  # pairs of options that are tried at once
+_REPAIRS = 3  # choices that are brought within the limits where none met keeps them
 _CLOSE = 1e-6  # of the cost: where bound and best prices agree to this, no further cut is asked for
 
 
@@ -65,6 +67,7 @@ def _best(
 ) -> Choice | None:
     """Improve the fastest of the choices that keep the limits."""
     feasible = [choice for choice in dict.fromkeys(met) if within(tables, choice, limits)]
+    feasible = feasible or _repaired(tables, limits, list(dict.fromkeys(met)))
     if not feasible:
         return None
     feasible.sort(key=lambda choice: tables.total("seconds", choice))
@@ -107,8 +110,7 @@ def _cut(tables: Tables, limits: Mapping[str, float], memory_bytes: int, met: li
 
 def _plane(tables: Tables, choice: Sequence[int], limits: Mapping[str, float]) -> tuple[float, ...]:
     """Return the time of a choice, and by how much of each limit it is above it."""
-    over = [tables.total(name, choice) - limit for name, limit in limits.items()]
-    return tables.total("seconds", choice), *over
+    return tables.total("seconds", choice), *_over(tables, choice, limits).tolist()
 
 
 def _best_prices(planes: Sequence[tuple[float, ...]]) -> tuple[float, list[float]]:
@@ -133,17 +135,95 @@ def within(tables: Tables, choice: Sequence[int], limits: Mapping[str, float]) -
     return all(tables.total(name, choice) <= limit * (1 + 1e-12) for name, limit in limits.items())
 
 
+def _repaired(
+    tables: Tables, limits: Mapping[str, float], met: Sequence[tuple[int, ...]]
+) -> list[tuple[int, ...]]:
+    """Return what becomes of choices least above the limits by exchanges, those alone that then keep them."""
+    over = np.array([_over(tables, choice, limits) for choice in met])
+    units = np.maximum(np.abs(over).max(axis=0), 1e-300)
+    first = np.argsort(_excess(over, units), kind="stable")[:_REPAIRS]
+    found = [_exchanged(tables, met[i], limits, units) for i in first]
+    return [choice for choice in dict.fromkeys(found) if within(tables, choice, limits)]
+
+
+def _exchanged(
+    tables: Tables, choice: tuple[int, ...], limits: Mapping[str, float], units: Reals
+) -> tuple[int, ...]:
+    """Give one layer, or two, the options least above the limits in all, until nothing helps any more."""
+    now, moves = list(choice), _moves(tables)
+    changed = True
+    while changed and not within(tables, now, limits):
+        lowered = [_lowered(tables, now, layers, limits, units) for layers in moves]
+        changed = any(lowered) or _lowered_apart(tables, now, limits, units)
+    return tuple(now)
+
+
+def _lowered(
+    tables: Tables, now: list[int], layers: tuple[int, ...], limits: Mapping[str, float], units: Reals
+) -> bool:
+    """Choose for one layer or two what is least above the limits beside the others; tell whether it helps."""
+    if prod(len(tables.options[i].formats) for i in layers) > _LARGEST_MOVE:
+        return False
+    at = tuple(now[i] for i in layers)
+    own = np.stack([_joint(tables, now, layers, name) for name in limits], axis=-1)
+    excess = _excess(_over(tables, now, limits) + own - own[at], units)
+    best = np.unravel_index(int(np.argmin(excess)), excess.shape)
+    if not excess[best] < excess[at] * (1 - 1e-12):
+        return False
+    for i, option in zip(layers, best, strict=True):
+        now[i] = int(option)
+    return True
+
+
+def _lowered_apart(tables: Tables, now: list[int], limits: Mapping[str, float], units: Reals) -> bool:
+    """Do the same for the best two layers without an edge, each in the leanest option of some format."""
+    layers, options, more = [], [], []
+    for i, own in enumerate(tables.options):
+        beside = np.stack([tables.beside(i, now, name) for name in limits], axis=-1)
+        order = np.lexsort((*beside.T, own.formats))
+        leanest = order[np.unique(own.formats[order], return_index=True)[1]]
+        layers += [i] * len(leanest)
+        options += leanest.tolist()
+        more.append(beside[leanest] - beside[now[i]])
+    change, over = np.concatenate(more), _over(tables, now, limits)
+    excess = _excess(over + change[:, None] + change, units)
+    joined = np.eye(len(now), dtype=bool)
+    for edge in tables.graph.edges:
+        joined[edge.producer, edge.consumer] = joined[edge.consumer, edge.producer] = True
+    excess[joined[np.ix_(layers, layers)]] = np.inf
+    best = np.unravel_index(int(np.argmin(excess)), excess.shape)
+    if not excess[best] < _excess(over, units) * (1 - 1e-12):
+        return False
+    for k in best:
+        now[layers[k]] = options[k]
+    return True
+
+
+def _over(tables: Tables, choice: Sequence[int], limits: Mapping[str, float]) -> Reals:
+    """Return by how much a choice is above each limit; below 0 where it is not."""
+    return np.array([tables.total(name, choice) - limit for name, limit in limits.items()])
+
+
+def _excess(over: Reals, units: Reals) -> Reals:
+    """Return the sum of what is above the limits, each in its unit."""
+    return np.asarray((np.maximum(over, 0) / units).sum(axis=-1))
+
+
 def _improved(tables: Tables, choice: tuple[int, ...], limits: Mapping[str, float]) -> tuple[int, ...]:
     """Give one layer, or two with an edge, the fastest options within the limits, until nothing changes."""
-    now = list(choice)
-    pairs = {tuple(sorted((e.producer, e.consumer))) for e in tables.graph.edges}
-    moves = [*((i,) for i in range(len(now))), *sorted(pairs)]
+    now, moves = list(choice), _moves(tables)
     left = {name: limit - tables.total(name, now) for name, limit in limits.items()}
     changed = True
     while changed:
         moved = [_moved(tables, now, layers, left) for layers in moves]
         changed = any(moved)
     return tuple(now)
+
+
+def _moves(tables: Tables) -> list[tuple[int, ...]]:
+    """Return the layers that are given other options together: each alone, and the two of each edge."""
+    pairs = {(min(e.producer, e.consumer), max(e.producer, e.consumer)) for e in tables.graph.edges}
+    return [*((i,) for i in range(len(tables.layers))), *sorted(pairs)]
 
 
 def _moved(tables: Tables, now: list[int], layers: tuple[int, ...], left: dict[str, float]) -> bool:
