@@ -129,6 +129,30 @@ def test_a_plan_that_has_to_send_over_a_dead_link_is_refused() -> None:
         planned(small.perceptron(), 4, small.DEAD, pins={"up": {"k": 2}})
 
 
+def test_no_plan_over_its_cap_is_returned_where_only_a_dead_link_keeps_it() -> None:
+    """Of two devices each holds the whole weight, or half of it and sends: that never ends."""
+    graph, dead = apart(8), replace(small.DEAD, memory=1e9)
+    found = small.small_tables(graph, 2, dead)
+    choices = list(small.all_choices(found))
+    lean = min(found.total("memory", c) for c in choices)
+    ends = min(found.total("memory", c) for c in choices if found.total("seconds", c) < INF)
+    assert lean < ends
+    assert planned(graph, 2, dead, memory=ends).memory_bytes <= ends
+    with pytest.raises(ArgumentError, match="no plan that was found ever ends"):
+        planned(graph, 2, dead, memory=(lean + ends) / 2)
+
+
+def test_caps_where_nothing_ends_are_told_as_that() -> None:
+    """No choice has a finite time, so no prices of memory can be found."""
+    graph = NETWORKS["alexnet"](128)
+    pins = {"*": {"b": 8}}
+    free = planned(graph, 8, small.FAST, pins=pins)
+    with pytest.raises(ArgumentError, match="no plan that was found ever ends"):
+        planned(graph, 8, small.DEAD, memory=free.memory_bytes, pins=pins)
+    with pytest.raises(ArgumentError, match=r"`memory` of \d+ bytes is \d+ bytes too little"):
+        planned(graph, 8, small.DEAD, memory=free.memory_bytes / 2, pins=pins)
+
+
 def test_one_device_computes_all_and_sends_nothing() -> None:
     made = planned(small.branches(), 1)
     assert made.sent_bytes == 0

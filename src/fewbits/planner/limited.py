@@ -94,7 +94,7 @@ def _cut(tables: Tables, limits: Mapping[str, float], memory_bytes: int, met: li
     names = list(limits)
     bound = -np.inf
     planes = [_plane(tables, choice, limits) for choice in met]
-    for _ in range(_CUTS):
+    for _ in range(_CUTS if any(np.isfinite(plane).all() for plane in planes) else 0):
         top, prices = _best_prices(planes)
         weights = {"seconds": 1.0} | dict(zip(names, prices, strict=True))
         found = tables.least(weights, memory_bytes)
@@ -240,8 +240,9 @@ def _moved(tables: Tables, now: list[int], layers: tuple[int, ...], left: dict[s
     for name, own in more.items():
         allowed &= own - own[at] <= left[name]
     allowed[at] = True
-    best = np.unravel_index(int(np.argmin(np.where(allowed, seconds, np.inf))), seconds.shape)
-    if not seconds[best] < seconds[at] * (1 - 1e-12):
+    within_limits = np.where(allowed, seconds, np.inf)
+    best = np.unravel_index(int(np.argmin(within_limits)), seconds.shape)
+    if not within_limits[best] < seconds[at] * (1 - 1e-12):
         return False
     for i, option in zip(layers, best, strict=True):
         now[i] = int(option)
