@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from fewbits.distributed import sent_bytes
 from fewbits.errors import ArgumentError, DataError
 from fewbits.planner import MACHINES, NETWORKS, Graph, Machine, MachineLink, Plan, plan
 from fewbits.planner.limited import cheapest, leanest
@@ -338,6 +339,20 @@ def test_a_codec_makes_gradients_take_its_bits() -> None:
     )
     assert narrow / wide == pytest.approx(8.25 / 32)
     assert wide == 2 * 3 / 4 * 4 * (64 * 256 + 256)
+
+
+@pytest.mark.parametrize("devices", [2, 8, 64])
+def test_what_a_density_keeps_is_sent_to_all_others_as_by_the_collectives(devices: int) -> None:
+    graph, codec = NETWORKS["alexnet"](128), "topk:density=0.01,feedback"
+    weights = [w for layer in graph.layers for w in layer.weights]
+    pins = {"*": {"b": devices}}
+    dense, sparse = (planned(graph, devices, pins=pins, codec=c) for c in ("mxfp8_e4m3", codec))
+    counted = sum(sent_bytes(codec, math.prod(w.shape), devices) for w in weights)
+    assert sparse.sent_bytes == pytest.approx(counted, rel=5e-3)  # which counts what processes agree on
+    assert (sparse.sent_bytes < dense.sent_bytes) == (devices < 64)
+    of_latency = sum(1e-6 * small.SLOW.links[0].latency_us * (devices - 1) for _ in graph.layers)
+    slow = planned(graph, devices, small.SLOW, pins=pins, codec=codec)
+    assert slow.link_seconds == pytest.approx(8e-9 * slow.sent_bytes + of_latency)
 
 
 def test_pins_and_prohibitions_are_kept() -> None:

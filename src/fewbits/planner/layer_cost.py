@@ -6,7 +6,8 @@ A product is computed three times, once forward and twice backward (Elango 2021,
 if none of its weights is trained; what is no product, twice. Values that are summed over q pieces are
 all-reduced: 2 (q - 1) / q of them are sent. Within nodes that is done first, and each device of a node then
 reduces its part with those of other nodes. Weights that are sharded are gathered twice in place of that, and
-their gradients scattered; what a layer gathers it holds while it computes, which counts as no memory.
+their gradients scattered; what a layer gathers it holds while it computes, which counts as no memory. Of a
+codec with a density each piece sends what it keeps to all others, q - 1 times, as fewbits.distributed does.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from numpy.typing import NDArray
 from fewbits.planner.configurations import Splits, axis_splits, lacking
 from fewbits.planner.graph import Collective, Layer, Operand
 from fewbits.planner.machines import product_rate
-from fewbits.planner.role_bits import RoleBits
+from fewbits.planner.role_bits import RoleBits, run_bytes
 from fewbits.planner.sharding import padded
+from fewbits.recipes import Codec
 from fewbits.records import Machine, MachineLink
 
 Reals = NDArray[np.float64]
@@ -72,7 +74,10 @@ def layer_costs(
     for operand, has_gradient in zip(layer.inputs, fed, strict=True):
         reduce.exchange(operand, 2 * roles.vector if has_gradient else roles.vector)
     for alike in _alike(layer):  # gradients that are summed by the same devices travel together
-        reduce.add(alike, np.where(parted, 0.0, roles.weight_gradient), summed(layer, alike))
+        if roles.gathered is None:
+            reduce.add(alike, np.where(parted, 0.0, roles.weight_gradient), summed(layer, alike))
+        else:
+            reduce.gather(alike, roles.gathered, summed(layer, alike), ~parted)
     if parted.any():  # weights are gathered twice, and what is scattered is half of a sum
         devices = int(pieces[parted][0])
         weights = Operand("weights", (sum(padded(w, devices) for w in layer.weights),), (None,))
@@ -218,6 +223,21 @@ class _Collectives:
             self.sent += moved
             self.seconds += message_seconds(moved, link, 2 * times * turns * np.ceil(np.log2(group)))
 
+    def gather(self, operand: Operand, codec: Codec, over: Sequence[int], where: NDArray[np.bool_]) -> None:
+        """Send what a codec keeps of an operand to all others along dimensions, in the splits `where`."""
+        others = self.splits[:, over].prod(axis=1) - 1
+        counts = np.ceil(values(self.layer, operand, self.splits)).astype(int).tolist()
+        octets = {n: run_bytes(codec, n) for n in set(counts)}
+        moved = np.where(where, others * np.array([octets[n] for n in counts]), 0)
+        self.sent += moved
+        self.seconds += self._on_link(moved, over, others)
+
+    def _on_link(self, moved: Reals, over: Sequence[int], steps: Reals | float = 1.0) -> Reals:
+        """Return the time of bytes along dimensions: within a node, if their parts all lie there."""
+        is_near = (self._inner[:, over] == self.splits[:, over]).all(axis=1)
+        near, far = self.machine.links[0], self.machine.links[-1]
+        return np.where(is_near, message_seconds(moved, near, steps), message_seconds(moved, far, steps))
+
     def exchange(self, operand: Operand, bits: float) -> None:
         """Fetch what an operand's pieces need of their neighbours (halos)."""
         if not any(operand.halos):
@@ -227,10 +247,8 @@ class _Collectives:
         moved = ((extents + np.where(parts > 1, operand.halos, 0)).prod(axis=1) - extents.prod(axis=1)) * bits
         at = [d.name for d in self.layer.space]
         over = [at.index(a) for a, halo in zip(operand.axes, operand.halos, strict=True) if halo and a]
-        is_near = (self._inner[:, over] == self.splits[:, over]).all(axis=1)
-        near, far = self.machine.links[0], self.machine.links[-1]
         self.sent += moved / 8
-        self.seconds += np.where(is_near, message_seconds(moved / 8, near), message_seconds(moved / 8, far))
+        self.seconds += self._on_link(moved / 8, over)
 
 
 def within_nodes(splits: Splits, machine: Machine) -> Splits:

@@ -27,6 +27,7 @@ class RoleBits:
     frozen: float  # a parameter that is not trained
     kept: float | None  # an input that a product keeps for itself; None: as it is
     products: tuple[float, float, float]  # widest element of forward, weight's and input's gradient
+    gathered: Codec | None = None  # of weights' gradients that each sends to all others: one with a density
 
 
 def role_bits(recipe: str | Recipe, codec: str | Codec | None = None) -> RoleBits:
@@ -57,6 +58,7 @@ def role_bits(recipe: str | Recipe, codec: str | Codec | None = None) -> RoleBit
             _widest(vector, found.dw_activation, found.dw_gradient),
             _widest(vector, found.dx_gradient, found.dx_weight),
         ),
+        gathered=_with_density(codec),
     )
 
 
@@ -85,10 +87,20 @@ def codec_bits(codec: str | Codec) -> float:
         FormatError: no such format.
     """
     from fewbits.distributed.cost import counted
+
+    return 8 * run_bytes(counted(codec), _RUN) / _RUN
+
+
+def run_bytes(codec: Codec, n: int) -> int:
+    """Return the bytes of ``n`` values on the wire."""
     from fewbits.distributed.wire import nbytes
 
-    read = counted(read_codec(codec))
-    return 8 * nbytes(read, _RUN) / _RUN
+    return nbytes(codec, n)
+
+
+def _with_density(codec: str | Codec | None) -> Codec | None:
+    read = None if codec is None else read_codec(codec)
+    return None if read is None or read.density is None else read
 
 
 def _bits(role: RoleFormat | None, default: float) -> float:
