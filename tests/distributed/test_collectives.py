@@ -486,6 +486,9 @@ def test_without_a_process_group_the_error_says_what_to_call() -> None:
     [
         ([], 0, "is no state; expected what state_dict"),
         ({}, 0, "is no state"),
+        (3, 0, "is no state"),
+        ([None], 0, "is no state"),
+        ({"codec": "int8_256:feedback"}, 0, "is no state"),
         (
             [CodecState("int8_256:feedback").state_dict()] * 2,
             2,

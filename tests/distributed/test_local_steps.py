@@ -146,7 +146,31 @@ def refuses(rank: int, size: int) -> None:
         LocalSteps(nn.ReLU(), steps=1)
 
 
-@pytest.mark.parametrize("work", [averages_weights, nesterov_by_hand, diloco, resumes, refuses])
+def keeps_its_own_state(rank: int, size: int) -> None:
+    """A state of another model, or none, is refused before anything is taken from it."""
+    local = LocalSteps(created(), steps=4, codec="int8_256:feedback", lr=0.7, momentum=0.9)
+    local.exchange()
+    whole = copy.deepcopy(local.state_dict())
+    shared = whole["shared"]
+    assert isinstance(shared, dict)
+    ones = {name: torch.ones(1) for name in shared}  # of the same names, and shapes that could be broadcast
+    wrong = [
+        {**whole, "shared": ones}, {**whole, "shared": dict.fromkeys(shared, 3.0)},
+        {**whole, "momentum": ones}, {**whole, "momentum": {"other": torch.ones(1)}},
+        {**whole, "done": "4"}, {**whole, "codec": {}},
+        {key: value for key, value in whole.items() if key != "momentum"}, {}, [], None,
+    ]  # fmt: skip
+    for state in wrong:
+        with pytest.raises(fb.ArgumentError, match=r"the state of another model|is no state"):
+            local.load_state_dict(state)
+    assert str(local.state_dict()) == str(whole)
+    local.load_state_dict(whole)
+
+
+WORKS = [averages_weights, nesterov_by_hand, diloco, resumes, keeps_its_own_state, refuses]
+
+
+@pytest.mark.parametrize("work", WORKS)
 def test_processes_share_how_far_they_came(team: Teams, work: Callable[[int, int], None]) -> None:
     team(2).run(work)
 

@@ -160,18 +160,36 @@ class LocalSteps:
         """Take over what :meth:`state_dict` returned on this process; the model's weights stay as they are.
 
         Raises:
-            ArgumentError: the state of another model or codec.
+            ArgumentError: no state, or that of another model or codec; then nothing is changed.
         """
-        saved = cast(_Saved, state)
-        if saved["shared"].keys() != self._shared.keys():
-            raise ArgumentError(
-                f"the state of {', '.join(saved['shared'])}; expected one of {', '.join(self._shared)}: load"
-                " that of this model"
-            )
-        self._state.load_state_dict(saved["codec"])
+        saved = self._checked(state)
+        self._state.load_state_dict(saved["codec"])  # which changes nothing if it raises
         self.done = saved["done"]
         for name, x in saved["shared"].items():
             self._shared[name].copy_(x)
         self._outer.state.clear()  # a state of before the first exchange has no momentum
         for name, x in saved["momentum"].items():
             self._outer.state[self._shared[name]]["momentum_buffer"] = x.clone()
+
+    def _checked(self, state: StateDict) -> _Saved:
+        """Return a state after checking that its tensors are those of this model."""
+        kinds = {"done": int, "shared": dict, "momentum": dict, "codec": dict}
+        if not isinstance(state, dict) or not all(isinstance(state.get(k), t) for k, t in kinds.items()):
+            raise ArgumentError(f"{state!r:.200} is no state; expected what state_dict() returned")
+        saved, here = cast(_Saved, state), {name: tuple(x.shape) for name, x in self._shared.items()}
+        shared, momentum = _shapes(saved["shared"]), _shapes(saved["momentum"])
+        if shared != here or not momentum.items() <= here.items():
+            other = shared if shared != here else momentum
+            raise ArgumentError(
+                f"the state of another model, of {_listed(other)}; expected one of {_listed(here)}: load that"
+                " of this model"
+            )
+        return saved
+
+
+def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(getattr(x, "shape", ())) for name, x in tensors.items()}
+
+
+def _listed(shapes: dict[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in shapes.items())

@@ -30,6 +30,24 @@ class _Saved(TypedDict):
     velocities: dict[str, torch.Tensor]
 
 
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "codec": str,
+    "seed": int,
+    "calls": int,
+    "log2_scale": (int, float),
+    "residuals": dict,
+    "velocities": dict,
+}
+
+
+def _is_state(given: object) -> bool:
+    """Return whether something has all that ``state_dict`` returns."""
+    if not isinstance(given, dict) or not all(isinstance(given.get(k), kind) for k, kind in _KINDS.items()):
+        return False
+    rows = [*given["residuals"].values(), *given["velocities"].values()]
+    return all(isinstance(x, torch.Tensor) for x in rows)
+
+
 class _Rows:
     """Values of tensors, kept from call to call and zero at first; those that come together lie in a row."""
 
@@ -155,9 +173,10 @@ class CodecState:
             ArgumentError: no state, that of another codec or of tensors without a key, or a rank that is none
                 of ``size``.
         """
-        given = cast("list[_Saved]", [states] if isinstance(states, dict) else list(states))
-        if not given or not all("codec" in state for state in given):
+        found = list(states) if isinstance(states, Sequence) else [states]
+        if not found or not all(map(_is_state, found)):
             raise ArgumentError(f"{states!r:.200} is no state; expected what state_dict() returned")
+        given = cast("list[_Saved]", found)
         if not 0 <= rank < size:
             raise ArgumentError(f"rank={rank} of size={size}; expected a rank from 0 to {size - 1}")
         for state in given:
@@ -166,7 +185,8 @@ class CodecState:
                     f"the state of codec {state['codec']} for {self.codec}; load it into its own codec, or"
                     " begin without"
                 )
-            unknown = [] if keys is None else [name for name in state["residuals"] if name not in keys]
+            names = [*state["residuals"], *state["velocities"]]
+            unknown = [] if keys is None else [name for name in names if name not in keys]
             if unknown:
                 raise ArgumentError(
                     f"feedback of {unknown[0]!r}, which is no parameter here; load the state of this model"
