@@ -134,8 +134,16 @@ def refuses(rank: int, size: int) -> None:
     for steps in (0, True, 2.5):
         with pytest.raises(fb.ArgumentError, match="integer from 1 up"):
             LocalSteps(created(), steps=steps)
+    for value in (float("nan"), float("inf"), -1.0, True, "1"):
+        for name in ("lr", "momentum"):
+            with pytest.raises(fb.ArgumentError, match=f"{name}=.*; expected a finite number from 0 up"):
+                LocalSteps(created(), steps=1, **{name: value})
     with pytest.raises(fb.ArgumentError, match="disagree"):
         LocalSteps(created(), steps=2 + rank)
+    with pytest.raises(fb.ArgumentError, match=r"rank 1 has '.*lr=0\.5"):
+        LocalSteps(created(), steps=2, lr=[0.7, 0.5][rank])
+    with pytest.raises(fb.ArgumentError, match=r"rank 1 has '.*momentum=0\.8"):
+        LocalSteps(created(), steps=2, momentum=[0.9, 0.8][rank])
     sharded = created()
     fully_shard(sharded, mesh=init_device_mesh("cpu", (size,)))
     with pytest.raises(fb.ArgumentError, match="whole weights"):

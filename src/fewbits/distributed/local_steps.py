@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TypedDict, cast
 
 import torch
@@ -70,6 +71,9 @@ class LocalSteps:
     ) -> None:
         if type(steps) is not int or steps < 1:
             raise ArgumentError(f"steps={steps!r}; expected an integer from 1 up")
+        for name, value in (("lr", lr), ("momentum", momentum)):
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < inf:
+                raise ArgumentError(f"{name}={value!r}; expected a finite number from 0 up")
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         sharded = next((name for name, p in self._parameters.items() if is_sharded(p)), None)
         if sharded is not None:
@@ -84,6 +88,7 @@ class LocalSteps:
         if not self._parameters:
             raise ArgumentError("a model without parameters that take a gradient; there is nothing to share")
         self.steps, self.done, self.traffic = steps, 0, Traffic()
+        self._rates = f"lr={float(lr)!r}, momentum={float(momentum)!r}"
         self._state = CodecState(codec, seed=seed)
         checked_codec(codec, self._state)
         self._peers = peers_of(group, self.traffic)
@@ -141,7 +146,8 @@ class LocalSteps:
             p.copy_(self._shared[name])
 
     def _what(self, what: str) -> str:
-        return f"local steps, {self.steps} of {described(list(self._parameters.values()))}, as {what}"
+        tensors = described(list(self._parameters.values()))
+        return f"local steps, {self.steps}, {self._rates} of {tensors}, as {what}"
 
     def state_dict(self) -> StateDict:
         """Return the shared weights, the outer optimizer, and what the codec remembers on this process."""
