@@ -344,6 +344,34 @@ def disagree(rank: int, size: int) -> None:
             with pytest.raises(error if one else fb.ArgumentError) as caught:
                 all_reduce(bad if one else torch.ones(4), "mxfp4")
             assert one or "rank 1 failed" in str(caught.value)
+        for wrong, right, error in (
+            (lambda: all_reduce(None, "fp32"), lambda: all_reduce(torch.ones(4), "fp32"), fb.DTypeError),
+            (
+                lambda: all_reduce(np.ones(4, np.float32), "fp32"),
+                lambda: all_reduce(torch.ones(4), "fp32"),
+                fb.DTypeError,
+            ),
+            (
+                lambda: all_to_all(torch.ones(3, 2), "fp32", split_sizes=[1.0, 1.0, 1.0]),
+                lambda: all_to_all(torch.ones(3, 2), "fp32", split_sizes=[1, 1, 1]),
+                fb.ArgumentError,
+            ),
+            (
+                lambda: all_gather(torch.ones(4), "fp32", traffic=3),
+                lambda: all_gather(torch.ones(4), "fp32", traffic=Traffic()),
+                fb.ArgumentError,
+            ),
+            (
+                lambda: reduce_scatter(torch.ones(4), "mxfp4:feedback", state=3),
+                lambda: reduce_scatter(torch.ones(4), "mxfp4:feedback", state=CodecState("mxfp4:feedback")),
+                fb.ArgumentError,
+            ),
+        ):
+            with pytest.raises(error if one else fb.ArgumentError) as caught:
+                (wrong if one else right)()
+            assert one or "rank 1 failed" in str(caught.value)
+        with pytest.raises(fb.ArgumentError, match="group='x' is no process group"):
+            all_reduce(torch.ones(4), "fp32", group="x")
         if one:
             patch.setattr("fewbits.distributed.peers._WIRE", 1)
         with pytest.raises(fb.ArgumentError, match=r"wire 2.*wire 1"):

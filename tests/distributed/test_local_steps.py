@@ -138,6 +138,8 @@ def refuses(rank: int, size: int) -> None:
         for name in ("lr", "momentum"):
             with pytest.raises(fb.ArgumentError, match=f"{name}=.*; expected a finite number from 0 up"):
                 LocalSteps(created(), steps=1, **{name: value})
+    with pytest.raises(fb.ArgumentError, match="steps=0; expected an integer"):
+        LocalSteps(created(), steps=[1, 0][rank])  # on one process, and none waits
     with pytest.raises(fb.ArgumentError, match="disagree"):
         LocalSteps(created(), steps=2 + rank)
     with pytest.raises(fb.ArgumentError, match=r"rank 1 has '.*lr=0\.5"):

@@ -385,6 +385,15 @@ def refuses(rank: int, size: int) -> None:
     zero = ZeroOptimizer(AdamW(model.parameters()), "fp32")
     with pytest.raises(fb.ArgumentError, match="expected 1"):
         zero.clip_(1.0, loss_scale=2.0)
+    for codec in ("fp32", None):  # one process clips to what is no norm, or to another one, and none waits
+        model, deal = dealt("fp32", codec)
+        gradients_of(model, *next(rounds(rank, 1)))
+        with pytest.raises(fb.ArgumentError, match=r"max_norm=0\.0; expected a norm above 0"):
+            deal.clip_([1.0, 0.0][rank])
+        with pytest.raises(fb.ArgumentError, match=r"rank 1 has '.* clipped to 2"):
+            deal.clip_([1.0, 2.0][rank])
+    model = model_of("fp32")
+    zero = ZeroOptimizer(AdamW(model.parameters()), "fp32")
     steps(model, zero, rank, 1)
     with pytest.raises(fb.ArgumentError, match="that has taken steps"):
         zero.add_param_group({"params": [nn.Parameter(torch.ones(1))]})

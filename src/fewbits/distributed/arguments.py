@@ -13,7 +13,7 @@ from fewbits.distributed.memory import empty
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DTypeError
 from fewbits.kernels.ops.flat import largest_finite
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.recipes import Codec
@@ -32,6 +32,8 @@ def checked_codec(given: str | Codec, state: CodecState | None) -> Codec:
         FormatError: no such format.
     """
     codec = read(given)
+    if state is not None and not isinstance(state, CodecState):
+        raise ArgumentError(f"state={state!r:.80}; expected CodecState({str(codec)!r}), or None")
     if codec.hook:
         raise ArgumentError(f"{codec} is a hook of DistributedDataParallel; take it with ddp_hook")
     stochastic = codec.values is not None and codec.values.rounding == "stochastic"
@@ -58,8 +60,9 @@ def checked_tensor(x: Any) -> torch.Tensor:
             " group of one dimension of its mesh"
         )
     check_values(x)
-    values: torch.Tensor = x.detach()
-    return values
+    if not isinstance(x, torch.Tensor):
+        raise DTypeError(f"{type(x).__name__}; expected a torch.Tensor of floating-point numbers")
+    return x.detach()
 
 
 def checked_op(op: str) -> bool:

@@ -40,8 +40,8 @@ def average_gradients(
         DTypeError: a sparse gradient.
     """
     peers = peers_of(group, traffic)
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
     with peers.telling():
+        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         read = checked_codec(codec, state)
         given = {name: p.grad for name, p in parameters.items() if p.grad is not None}
         gradients = [

@@ -69,29 +69,15 @@ class LocalSteps:
         group: ProcessGroup = None,
         seed: int = 0,
     ) -> None:
-        if type(steps) is not int or steps < 1:
-            raise ArgumentError(f"steps={steps!r}; expected an integer from 1 up")
-        for name, value in (("lr", lr), ("momentum", momentum)):
-            if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < inf:
-                raise ArgumentError(f"{name}={value!r}; expected a finite number from 0 up")
-        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        sharded = next((name for name, p in self._parameters.items() if is_sharded(p)), None)
-        if sharded is not None:
-            raise ArgumentError(
-                f"{sharded} is sharded; local steps need whole weights in each process: leave fully_shard out"
-            )
-        double = next((name for name, p in self._parameters.items() if p.dtype == torch.float64), None)
-        if double is not None:
-            raise ArgumentError(
-                f"{double} is float64, and weights are shared in float32; convert the model with .float()"
-            )
-        if not self._parameters:
-            raise ArgumentError("a model without parameters that take a gradient; there is nothing to share")
-        self.steps, self.done, self.traffic = steps, 0, Traffic()
-        self._rates = f"lr={float(lr)!r}, momentum={float(momentum)!r}"
-        self._state = CodecState(codec, seed=seed)
-        checked_codec(codec, self._state)
+        self.traffic = Traffic()
         self._peers = peers_of(group, self.traffic)
+        with self._peers.telling():
+            _check_options(steps, lr, momentum)
+            self._parameters = _checked_parameters(model)
+            self._state = CodecState(codec, seed=seed)
+            checked_codec(codec, self._state)
+        self.steps, self.done = steps, 0
+        self._rates = f"lr={float(lr)!r}, momentum={float(momentum)!r}"
         flat = torch.cat([p.detach().float().reshape(-1) for p in self._parameters.values()])
         first = flat if self._peers.rank == 0 else torch.zeros_like(flat)
         # The weights of rank 0: the others add zeros.
@@ -177,7 +163,7 @@ class LocalSteps:
         for name, x in saved["momentum"].items():
             self._outer.state[self._shared[name]]["momentum_buffer"] = x.clone()
 
-    def _checked(self, state: StateDict) -> _Saved:
+    def _checked(self, state: object) -> _Saved:
         """Return a state after checking that its tensors are those of this model."""
         kinds = {"done": int, "shared": dict, "momentum": dict, "codec": dict}
         if not isinstance(state, dict) or not all(isinstance(state.get(k), t) for k, t in kinds.items()):
@@ -191,6 +177,31 @@ class LocalSteps:
                 " of this model"
             )
         return saved
+
+
+def _check_options(steps: object, lr: object, momentum: object) -> None:
+    if type(steps) is not int or steps < 1:
+        raise ArgumentError(f"steps={steps!r}; expected an integer from 1 up")
+    for name, value in (("lr", lr), ("momentum", momentum)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < inf:
+            raise ArgumentError(f"{name}={value!r}; expected a finite number from 0 up")
+
+
+def _checked_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return what is shared, by name: whole weights that take a gradient, of at most float32."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for name, p in parameters.items():
+        if is_sharded(p):
+            raise ArgumentError(
+                f"{name} is sharded; local steps need whole weights in each process: leave fully_shard out"
+            )
+        if p.dtype == torch.float64:
+            raise ArgumentError(
+                f"{name} is float64, and weights are shared in float32; convert the model with .float()"
+            )
+    if not parameters:
+        raise ArgumentError("a model without parameters that take a gradient; there is nothing to share")
+    return parameters
 
 
 def _shapes(tensors: dict[str, torch.Tensor]) -> dict[str, tuple[int, ...]]:

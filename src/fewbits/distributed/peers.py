@@ -40,12 +40,21 @@ class Peers:
                 " that torchrun started"
             )
         self.group = group
-        self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+        try:
+            self.rank, self.size = distributed.get_rank(group), distributed.get_world_size(group)
+        except (AttributeError, RuntimeError, TypeError, ValueError):
+            raise ArgumentError(
+                f"group={group!r:.80} is no process group; expected one of torch.distributed.new_group, a"
+                " mesh, or None for all processes"
+            ) from None
         if self.rank < 0:
             raise ArgumentError("this process is not in the group; call collectives only where it is")
-        self.traffic = Traffic() if traffic is None else traffic
         on_gpu = distributed.get_backend(group) == "nccl"
         self.device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+        self.traffic = Traffic()
+        if traffic is not None:
+            with self.telling():
+                self.traffic = _checked(traffic)
 
     def all_gather(self, mine: torch.Tensor, name: str = "all_gather") -> torch.Tensor:
         """Return (processes, n) uint8: the ``n`` bytes of each."""
@@ -166,6 +175,12 @@ class Peers:
         except Exception as error:
             self.all_gather(_announcement(f"{_FAILED}{error}", ()), "agreement")
             raise
+
+
+def _checked(traffic: object) -> Traffic:
+    if not isinstance(traffic, Traffic):
+        raise ArgumentError(f"traffic={traffic!r:.80}; expected a Traffic, or None")
+    return traffic
 
 
 def _wait(work: distributed.Work | None) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 
 from fewbits.distributed.peers import Peers
@@ -19,13 +21,14 @@ def checked_sizes(given: Sequence[int] | None, rows: int, peers: Peers) -> list[
     """
     if given is None:
         return even(rows, peers.size, None)
-    sizes = list(given)
-    if len(sizes) != peers.size or sum(sizes) != rows or min(sizes) < 0:
+    sizes: list[Any] = list(given)
+    whole = all(isinstance(n, (int, np.integer)) and n >= 0 for n in sizes)
+    if len(sizes) != peers.size or not whole or sum(sizes) != rows:
         raise ArgumentError(
             f"split_sizes={sizes} for {rows} rows and {peers.size} processes; expected one size from 0 up for"
-            " each process, which sum to the rows"
+            " each process, whole numbers which sum to the rows"
         )
-    return sizes
+    return [int(n) for n in sizes]
 
 
 def row_counts(sizes: Sequence[int], peers: Peers) -> list[int]:

@@ -306,13 +306,18 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
         Returns:
             The norm before, the same number on each process; computed in float32.
+
+        Raises:
+            ArgumentError: a norm that is not above 0, a loss scale, or processes that differ; on all.
         """
-        if not max_norm > 0:
-            raise ArgumentError(f"max_norm={max_norm!r}; expected a norm above 0")
-        if loss_scale != 1:
-            raise ArgumentError(
-                f"loss_scale={loss_scale} of a ZeroOptimizer; expected 1: it has no loss scale"
-            )
+        with self._peers.telling():
+            if not max_norm > 0:
+                raise ArgumentError(f"max_norm={max_norm!r}; expected a norm above 0")
+            if loss_scale != 1:
+                raise ArgumentError(
+                    f"loss_scale={loss_scale} of a ZeroOptimizer; expected 1: it has no loss scale"
+                )
+        self._peers.agree(f"gradients of {described(self._parameters)} clipped to {float(max_norm)!r}")
         self.average_gradients()
         norms = {id(p): float(torch.linalg.vector_norm(g)) for p, g in self.gradients()}
         found = [norms.get(id(p), -1.0) for p in self._parameters]  # -1: there is no gradient

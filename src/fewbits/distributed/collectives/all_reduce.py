@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import overload
+from typing import Any, overload
 
+import numpy as np
 import torch
 
 from fewbits.distributed import wire
@@ -98,13 +99,12 @@ def all_reduce(
     if isinstance(tensor, NarrowTensor):
         total = all_reduce(tensor.dense(), codec, group, op=op, state=state, key=key, traffic=traffic)
         return quantize(total, tensor.format, axis=tensor.axis)
-    given = [tensor] if isinstance(tensor, torch.Tensor) else list(tensor)
     levels = _levels(group, traffic)
     with ExitStack() as told:
         for peers in reversed(levels):
             told.enter_context(peers.telling())
         read, mean = checked_codec(codec, state), checked_op(op)
-        tensors = [checked_tensor(x) for x in given]
+        tensors = [checked_tensor(x) for x in _each(tensor)]
         x = flat(tensors) if tensors else torch.empty(0, dtype=torch.float32)
     what = f"all_reduce of {described(tensors)} ({op}) as {read}"
     layers = [t.numel() for t in tensors]
@@ -114,8 +114,14 @@ def all_reduce(
         total = _by_levels(x, read, levels, what, mean=mean, layers=layers, state=state, keys=[key])
     if isinstance(tensor, torch.Tensor):
         return total.view(tensor.shape).to(tensor.device, tensor.dtype)
-    parts = total.split(layers)
-    return [part.view(t.shape).to(t.device, t.dtype, copy=True) for part, t in zip(parts, given, strict=True)]
+    parts = zip(total.split(layers), tensors, strict=True)
+    return [part.view(t.shape).to(t.device, t.dtype, copy=True) for part, t in parts]
+
+
+def _each(given: Any) -> list[Any]:
+    """Return the tensors of one or several, or what is given in place of one."""
+    several = isinstance(given, Iterable) and not isinstance(given, (torch.Tensor, np.ndarray))
+    return list(given) if several else [given]
 
 
 def _levels(group: ProcessGroup, traffic: Traffic | None) -> list[Peers]:
