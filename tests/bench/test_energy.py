@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fewbits.bench.energy import count, energy_proxy
-from fewbits.recipes import RECIPES
+from fewbits.recipes import RECIPES, recipe
 from fewbits.train.tasks import task
 from tests.bench import small
 
@@ -37,6 +37,37 @@ def test_bits_of_both_operands_multiply() -> None:
     # Its backward pass is not rounded: operands are as they flow, in bf16.
     assert mixed.bit_products == sum(FORWARD) * 6.25 * 6.25 + BACKWARD * 16 * 16
     assert narrow.bits_moved < mixed.bits_moved < wide.bits_moved
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_first_layer_has_no_gradient_of_its_input(layers: int, bias: bool) -> None:
+    def create(seed: int) -> nn.Module:
+        return nn.Sequential(*(nn.Linear(64, 64, bias=bias) for _ in range(layers)))
+
+    def draw_batch(generator: torch.Generator, size: int) -> tuple[Tensor, ...]:
+        return torch.ones(8, 64), torch.zeros(8, dtype=torch.long)
+
+    found = energy_proxy(
+        replace(small.task(), create=create, draw_batch=draw_batch),
+        recipe("fp32:dw_activation=mxfp4,dw_gradient=mxfp4"),
+    )
+    assert found is not None
+    each = 8 * 64 * 64  # forward, of weights in mxfp4, and of all inputs but the first
+    assert found.bit_products == each * (layers * 32 * 32 + layers * 4.25 * 4.25 + (layers - 1) * 32 * 32)
+
+
+def test_frozen_weights_have_no_gradient() -> None:
+    def create(seed: int) -> nn.Module:
+        first = nn.Linear(16, 16, bias=False)
+        frozen = nn.Linear(16, 16, bias=False).requires_grad_(False)
+        return nn.Sequential(first, frozen)
+
+    found = energy_proxy(
+        replace(small.task(), create=create), recipe("fp32:dw_activation=mxfp4,dw_gradient=mxfp4")
+    )
+    assert found is not None
+    assert found.bit_products == 16 * 16 * 16 * (2 * 32 * 32 + 4.25 * 4.25 + 32 * 32)
 
 
 def test_formats_that_change_are_not_counted() -> None:

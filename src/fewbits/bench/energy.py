@@ -25,6 +25,7 @@ from fewbits.records import EnergyProxy
 from fewbits.train import Task
 
 _FORWARD = (("forward_activation", "forward_weight"),)
+_ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
 _BACKWARD = (("dw_activation", "dw_gradient"), ("dx_gradient", "dx_weight"))
 
 
@@ -34,6 +35,7 @@ class Products(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own
         self.multiply_adds = self.operands = self.results = 0  # the last two in values
+        self.of_first = self.of_second = 0  # multiply-adds that the gradients of the two operands take
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -41,6 +43,9 @@ class Products(TorchDispatchMode):
         flops = call_flops(func, args, kwargs, result)
         if flops is not None:
             self.multiply_adds += int(flops) // 2
+            first, second = (getattr(x, "requires_grad", False) for x in _factors(func, args))
+            self.of_first += int(flops) // 2 * first
+            self.of_second += int(flops) // 2 * second
             self.operands += _values(args)
             self.results += _values([result])
         return result
@@ -59,10 +64,16 @@ def energy_proxy(task: Task, recipe: Recipe, *, bits_sent: float | None = 0.0) -
     forward, backward = count(task)
     total = moved = 0.0
     flowing = bits(recipe.autocast or recipe.vector)
-    for products, pairs in ((forward, _FORWARD), (backward, _BACKWARD)):
+    # Samples and frozen weights need no gradient: the backward pass has what the forward pass asks for.
+    shares = forward.of_second, forward.of_first
+    for products, pairs, parts in ((forward, _FORWARD, (1,)), (backward, _BACKWARD, shares)):
         widths = [[_bits(recipe, role) for role in pair] for pair in pairs]
-        total += products.multiply_adds * sum(a * b for a, b in widths) / len(pairs)
-        moved += products.operands * sum(map(sum, widths)) / (2 * len(pairs)) + products.results * flowing
+        every = max(sum(parts), 1)
+        total += (
+            products.multiply_adds * sum(n * a * b for n, (a, b) in zip(parts, widths, strict=True)) / every
+        )
+        width = sum(n * (a + b) for n, (a, b) in zip(parts, widths, strict=True)) / (2 * every)
+        moved += products.operands * width + products.results * flowing
     return EnergyProxy(total, moved, bits_sent)
 
 
@@ -90,6 +101,12 @@ def _unfused() -> Iterator[None]:
 def _bits(recipe: Recipe, role: str) -> float:
     target = getattr(recipe, role)
     return bits(recipe.autocast or recipe.vector if target is None else str(target.format))
+
+
+def _factors(func: Any, args: Any) -> Any:
+    """Return the two operands of a product: of those that add to something, the two behind it."""
+    start = int(func._schema.name.removeprefix("aten::") in _ADDING)
+    return (*args[start : start + 2], None, None)[:2]
 
 
 def _values(among: Iterable[object]) -> int:
