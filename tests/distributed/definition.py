@@ -1,6 +1,8 @@
 """What a collective has to return, computed in one process from the definition of the formats."""
 
+import math
 from collections.abc import Sequence
+from decimal import Decimal
 
 import numpy as np
 import torch
@@ -15,7 +17,7 @@ def rounded(x: np.ndarray, codec: Codec) -> np.ndarray:
     """Round a run of float32 values by the definition; those left out become zero."""
     out = x
     if codec.density is not None:
-        k = -int(-codec.density * x.size // 1)
+        k = math.ceil(Decimal(str(codec.density)) * x.size)
         magnitude = np.abs(x)
         order = np.argsort(-magnitude, kind="stable")  # of equals the first one
         out = np.zeros_like(x)

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from fewbits.distributed import wire
+from fewbits.distributed import sent_bytes, wire
+from fewbits.distributed.cost import AGREEMENT
 from fewbits.recipes import Codec, codec
 from tests import cases
 
@@ -55,6 +56,18 @@ def test_parts_have_the_bytes_and_values_of_the_whole_run(text: str, n: int) -> 
     wire.decode(whole, how, wanted)
     assert torch.equal(found, wanted)
     assert torch.equal(total, wanted + 1)
+
+
+@pytest.mark.parametrize("percent", range(1, 101))
+def test_a_density_in_percent_keeps_so_many_of_a_hundred(percent: int) -> None:
+    how = codec(f"topk:density={percent / 100}")
+    places = torch.arange(1.0, 101.0)
+    found = torch.empty(100)
+    wire.decode(encoded(places, how), how, found)
+    assert found.count_nonzero() == wire.kept(how, 100) == percent
+    assert wire.kept(how, 1000) == 10 * percent
+    assert wire.kept(how, 101) == percent + 1
+    assert sent_bytes(how, 1000, 2) == 40 * percent + -(-10 * percent * 10 // 32) * 4 + AGREEMENT
 
 
 @pytest.mark.parametrize("text", WHOLE)

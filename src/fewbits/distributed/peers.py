@@ -18,7 +18,7 @@ from fewbits.versions import release
 
 _TEXT, _DIGEST, _NUMBERS = 464, 16, 4  # bytes of an announcement, and 64-bit numbers behind them
 _FAILED = "failed: "
-_WIRE = 2  # version of what travels
+_WIRE = 3  # version of what travels
 _VERSION = release("fewbits")
 
 # Which torch renamed in 2.13.

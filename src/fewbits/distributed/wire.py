@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
@@ -41,8 +42,8 @@ def nbytes(codec: Codec, n: int) -> int:
 
 
 def kept(codec: Codec, n: int) -> int:
-    """Return how many values of a run of ``n`` travel."""
-    return n if codec.density is None else math.ceil(codec.density * n)
+    """Return how many values of a run of ``n`` travel: 7 of 100 at a density of 0.07, which no float is."""
+    return n if codec.density is None else math.ceil(Fraction(str(codec.density)) * n)
 
 
 def is_plain(x: torch.Tensor, codec: Codec) -> bool:
