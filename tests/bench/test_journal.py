@@ -1,6 +1,7 @@
 """The clock of a run: nobody gains time by being killed."""
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -162,6 +163,13 @@ def test_what_is_no_journal_is_refused(tmp_path: Path, text: str) -> None:
         {"event": "back", "step": None}, {"event": "stop", "reached": 1}, {"event": "stop", "reached": True},
         {"event": "evaluation", "evaluation": {**EVALUATION, "value": "2"}},
         {"event": "evaluation", "evaluation": [1, 2, 3, 4]},
+        {"event": "evaluation", "evaluation": {**EVALUATION, "seconds": math.nan}},
+        {"event": "evaluation", "evaluation": {**EVALUATION, "began": -6.0, "seconds": -5.0}},
+        {"event": "evaluation", "evaluation": {**EVALUATION, "began": 0.0, "seconds": 0.0}},
+        {"event": "evaluation", "evaluation": {**EVALUATION, "began": 1.0, "seconds": 0.5}},
+        {"event": "evaluation", "evaluation": {**EVALUATION, "seconds": 2.0}},  # after the line was written
+        {"event": "evaluation", "evaluation": {**EVALUATION, "step": 0}},
+        {"event": "step", "step": 1, "seconds": math.inf}, {"event": "step", "step": 1, "seconds": -1.0},
         {"event": "precision", "ran": {**RAN, "linear": 3}},
         {"event": "precision", "ran": {**RAN, "wide_layers": "abc"}}, {"event": "precision", "ran": None},
     ],
@@ -170,6 +178,28 @@ def test_lines_of_other_types_are_refused(tmp_path: Path, line: dict[str, Any]) 
     first = [] if line["event"] == "start" else [START]
     text = "".join(json.dumps({"seconds": 1.0, **one}) + "\n" for one in (*first, line))
     (tmp_path / NAME).write_text(text)
+    with pytest.raises(DataError, match="is no journal of a benchmark"):
+        journal(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize("left_out", ["evaluation", "precision"])
+def test_a_run_that_stopped_was_evaluated_and_its_formats_were_seen(tmp_path: Path, left_out: str) -> None:
+    lines: list[dict[str, Any]] = [
+        {"event": "evaluation", "evaluation": EVALUATION},
+        {"event": "precision", "ran": RAN},
+        {"event": "stop", "reached": True},
+    ]
+    kept = [{**line, "seconds": 1.0} for line in lines if line["event"] != left_out]
+    (tmp_path / NAME).write_text("".join(json.dumps(line) + "\n" for line in (START, *kept)))
+    with pytest.raises(DataError, match="is no journal of a benchmark"):
+        journal(tmp_path, resume=True)
+
+
+@pytest.mark.parametrize(("step", "seconds"), [(1, 2.0), (2, 0.7)])
+def test_evaluations_come_one_after_the_other(tmp_path: Path, step: int, seconds: float) -> None:
+    second = {**EVALUATION, "step": step, "began": seconds - 0.1, "seconds": seconds}
+    lines = [START, *({"event": "evaluation", "seconds": 3.0, "evaluation": e} for e in (EVALUATION, second))]
+    (tmp_path / NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
     with pytest.raises(DataError, match="is no journal of a benchmark"):
         journal(tmp_path, resume=True)
 
@@ -195,6 +225,8 @@ def test_opening_takes_no_line_away(tmp_path: Path, clock: Clock, monkeypatch: p
 def test_a_journal_that_stopped_is_not_touched(tmp_path: Path, clock: Clock) -> None:
     first = journal(tmp_path)
     first.start()
+    first.saw(RanPrecision("fp32", None, None))
+    clock.seconds += 1
     first.evaluated(1, 0.0, 1.0)
     first.stop(reached=True)
     first.close()

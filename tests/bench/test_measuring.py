@@ -149,6 +149,19 @@ def test_a_finished_run_is_read_and_not_made_again(tmp_path: Path, monkeypatch: 
         run_benchmark(replace(short, target=0.31), ["fp32"], tmp_path, resume=True)
 
 
+@pytest.mark.parametrize("value", [9.0, 0.1])
+def test_a_finished_run_reached_its_target_where_its_evaluations_say_so(tmp_path: Path, value: float) -> None:
+    measured(small.easy(), ["fp32"], tmp_path)
+    path = tmp_path / WIDE / NAME
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    found = [line["evaluation"] for line in lines if line["event"] == "evaluation"]
+    found[0 if value < 0.6 else -1]["value"] = value  # good enough long before, or never
+    assert len(found) > 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(DataError, match="is no journal of a benchmark"):
+        measured(small.easy(), ["fp32"], tmp_path, resume=True)
+
+
 def test_a_finished_run_without_its_journal_has_no_time(tmp_path: Path) -> None:
     far = replace(POINTS, target=1e-9, steps=20)
     measured(far, ["fp32"], tmp_path)

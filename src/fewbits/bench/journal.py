@@ -11,6 +11,8 @@ import json
 import os
 import time
 from dataclasses import asdict
+from itertools import pairwise
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Evaluation, RanPrecision
 
 NAME = "journal.jsonl"
+_ROUNDING = 1e-6  # seconds by which a clock that goes on may be rounded
 
 
 class Journal:
@@ -48,8 +51,8 @@ class Journal:
             )
         for line in lines:
             self._read(line)
-        if self.stopped and not self.evaluations:
-            raise self._broken()
+        if self.stopped and not (self.evaluations and self.precision):
+            raise broken(self.path)
         self._file = None
         if path is not None and not self.stopped:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +123,8 @@ class Journal:
 
     def _read(self, line: Any) -> None:
         try:
-            event, self.seconds = line["event"], _typed(line["seconds"], float)
+            event, before, self.seconds = line["event"], self.seconds, _typed(line["seconds"], float)
+            _check_order(before, self.seconds)
             if self.resumed < 0 and event != "start":
                 raise TypeError
             if event == "start":
@@ -133,7 +137,11 @@ class Journal:
                 step = _typed(line["step"], int)
                 self.evaluations = [e for e in self.evaluations if e.step <= step]
             elif event == "evaluation":
-                self.evaluations.append(_evaluation(line["evaluation"]))
+                found, last = _evaluation(line["evaluation"]), self.evaluations[-1:]
+                _check_order(0.0, *(e.seconds for e in last), found.began, found.seconds, self.seconds)
+                if found.seconds <= 0 or found.step <= max((e.step for e in last), default=0):
+                    raise TypeError
+                self.evaluations.append(found)
             elif event == "precision":
                 self.precision.append(_ran(line["ran"]))
             elif event == "stop":
@@ -141,10 +149,7 @@ class Journal:
             else:
                 raise TypeError
         except (KeyError, TypeError):
-            raise self._broken() from None
-
-    def _broken(self) -> DataError:
-        return DataError(f"{self.path} is no journal of a benchmark; remove it, or choose another --out")
+            raise broken(self.path) from None
 
     def _check(self, settings: dict[str, Any]) -> None:
         differ = [k for k in {**settings, **self.settings} if settings.get(k) != self.settings.get(k)]
@@ -153,6 +158,17 @@ class Journal:
                 f"{self.path} is of a run with {differ[0]}={settings.get(differ[0])!r}, and this one has"
                 f" {self.settings.get(differ[0])!r}; choose another --out"
             )
+
+
+def broken(path: Path | None) -> DataError:
+    """Return the error of a file that is no journal, or none that a run wrote."""
+    return DataError(f"{path} is no journal of a benchmark; remove it, or choose another --out")
+
+
+def _check_order(*seconds: float) -> None:
+    """Raise TypeError unless a clock showed these, one after the other."""
+    if not all(map(isfinite, seconds)) or any(b < a - _ROUNDING for a, b in pairwise(seconds)):
+        raise TypeError
 
 
 def _typed(value: Any, kind: type) -> Any:
@@ -189,4 +205,4 @@ def _lines(path: Path) -> list[Any]:
     try:
         return [json.loads(line) for line in path.read_bytes()[: _whole(path)].decode().split("\n")[:-1]]
     except (ValueError, RecursionError):
-        raise DataError(f"{path} is no journal of a benchmark; remove it, or choose another --out") from None
+        raise broken(path) from None

@@ -17,7 +17,7 @@ from torch import distributed
 from fewbits.bench.benchmarks import Benchmark
 from fewbits.bench.disclosed import check_claim, merged, never_ran
 from fewbits.bench.energy import energy_proxy
-from fewbits.bench.journal import NAME, Journal
+from fewbits.bench.journal import NAME, Journal, broken
 from fewbits.bench.rules import check_seeds, converges_too_fast, no_reference, reference_point, score
 from fewbits.distributed import sent_bytes
 from fewbits.errors import ArgumentError, DataError
@@ -104,6 +104,10 @@ def run_benchmark(
     if rank():
         return None
     task = _task(benchmark)
+    for name, made in runs.items():
+        for one in made:
+            settings = benchmark.settings(name, one.seed, started(), codec)
+            _check_reached(one, benchmark, task, folder / folder_name(settings) / NAME)
     sent = _bits_sent(task, codec)
     results = [_result(benchmark, task, name, made, runs.get("fp32"), sent) for name, made in runs.items()]
     return BenchmarkReport(
@@ -159,6 +163,15 @@ def _run(
             journal.started_ms,
             (*warnings(folder), *([told] if told else [])),
         )
+
+
+def _check_reached(run: BenchmarkRun, benchmark: Benchmark, task: Task, path: Path) -> None:
+    """Raise DataError unless a run ended where its evaluations say: at the first that is good enough."""
+    good = [
+        is_reached(e.value, benchmark.target, lower_is_better=task.lower_is_better) for e in run.evaluations
+    ]
+    if any(good[:-1]) or good[-1] != run.reached:
+        raise broken(path)
 
 
 class _Judge:
