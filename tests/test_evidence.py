@@ -69,6 +69,15 @@ def test_one_pair_has_no_interval_and_a_broken_model_differs() -> None:
     assert not paired((1.0, 2.0), (1.0, 2.0)).differs
 
 
+@pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])
+def test_two_models_that_broke_alike_do_not_differ(broken: float) -> None:
+    alike = paired((broken, broken), (broken, broken))
+    assert not alike.differs
+    assert alike.mean == 0
+    assert not paired((broken, 1.0), (broken, 1.0)).differs
+    assert paired((broken, 1.0), (2.0, 1.0)).differs  # the control: one alone broke
+
+
 @pytest.mark.parametrize(("values", "baseline"), [((), ()), ((1.0,), ()), ((1.0, 2.0), (1.0,))])
 def test_what_is_not_in_pairs_is_refused(values: Any, baseline: Any) -> None:
     with pytest.raises(ArgumentError, match="expected pairs, at least one"):

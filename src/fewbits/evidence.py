@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, isfinite, nan, sqrt
+from math import inf, isfinite, isnan, nan, sqrt
 from statistics import fmean, variance
 
 from fewbits.errors import ArgumentError
@@ -44,7 +44,7 @@ class Evidence:
 
 
 def paired(values: Sequence[float], baseline: Sequence[float], resolution: float = 0.0) -> Evidence:
-    """Return what paired values say about the mean difference.
+    """Return what paired values say about the mean difference. Two that broke alike do not differ.
 
     Args:
         values: of a metric, one per seed.
@@ -59,7 +59,7 @@ def paired(values: Sequence[float], baseline: Sequence[float], resolution: float
         raise ArgumentError(
             f"{n} values and {len(baseline)} of a baseline were given; expected pairs, at least one"
         )
-    differences = [value - base for value, base in zip(values, baseline, strict=True)]
+    differences = [_difference(value, base) for value, base in zip(values, baseline, strict=True)]
     mean = fmean(differences) if all(map(isfinite, differences)) else _broken(differences)
     if n < 2 or not isfinite(mean):
         return Evidence(n, mean, nan, nan, None)
@@ -69,6 +69,11 @@ def paired(values: Sequence[float], baseline: Sequence[float], resolution: float
     margin = factors[n] * deviation
     needed = next((m for m, factor in enumerate(factors) if m > 1 and factor * deviation < abs(mean)), None)
     return Evidence(n, mean, mean - margin, mean + margin, needed)
+
+
+def _difference(value: float, base: float) -> float:
+    """Return the difference; 0 of two NaN, or of the same infinity twice."""
+    return 0.0 if value == base or (isnan(value) and isnan(base)) else value - base
 
 
 def _broken(differences: Sequence[float]) -> float:
