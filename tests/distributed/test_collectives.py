@@ -19,6 +19,7 @@ from fewbits.distributed import (
     all_gather,
     all_reduce,
     all_to_all,
+    average_gradients,
     codec,
     reduce_scatter,
     wire,
@@ -377,6 +378,18 @@ def disagree(rank: int, size: int) -> None:
             patch.setattr("fewbits.distributed.peers._WIRE", 1)
         with pytest.raises(fb.ArgumentError, match=r"wire 3.*wire 1"):
             all_reduce(torch.ones(4), "mxfp4")
+
+
+def no_parameters(rank: int, size: int) -> None:
+    for text in ("fp32", "int8_256:feedback", "fp8_e5m2:aps", "topk:density=0.1,feedback"):
+        model, traffic = torch.nn.ReLU(), Traffic()
+        average_gradients(model, text, state=CodecState(text), traffic=traffic)
+        assert traffic.sent["agreement"].calls >= 1  # all take part, and none waits
+        assert all_reduce([], text, state=CodecState(text)) == []
+
+
+def test_a_model_without_parameters_has_no_gradients_to_average(team: Teams) -> None:
+    team(2).run(no_parameters)
 
 
 def test_ranks_that_differ_all_stop_with_the_reason(team: Teams) -> None:

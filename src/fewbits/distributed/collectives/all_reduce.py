@@ -159,7 +159,7 @@ def reduced(
     """
     n = x.numel()
     total = empty(n, torch.float32, x.device) if out is None else out
-    lengths = [n] if len(keys) == 1 else layers or [n]
+    lengths = [n] if len(keys) == 1 or layers is None else layers
     finite, *kept = agreed(x, codec, peers, what, state, keys, lengths)
     peers.traffic.count("all_reduce", 0, wide=2 * (peers.size - 1) * n * x.element_size() // peers.size)
     if not finite:
