@@ -99,7 +99,7 @@ def test_bad_input_of_compare_is_one_line(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--parameters", "many"], "--parameters 'many'; expected a number from 1 up"),
+        (["--parameters", "many"], "--parameters 'many'; expected a whole number from 1 up"),
         (["--step-ms", "0"], "0 ms of compute in a step"),
         (["--step-ms", "-3"], "-3 ms of compute in a step"),
         (["--codecs", "mxfp5"], "the nearest are"),

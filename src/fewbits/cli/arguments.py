@@ -12,6 +12,7 @@ import re
 import shlex
 import sys
 from collections.abc import Collection, Sequence
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated
 
@@ -277,10 +278,10 @@ def read_count(name: str, text: str) -> int:
     """
     units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGBT]?)", text.strip().upper())
-    count = 0 if found is None else round(float(found[1]) * units[found[2]])
-    if count < 1:
-        raise ArgumentError(f"{name}={text!r}; expected a number from 1 up, as in 25.6M or 7B")
-    return count
+    count = Fraction(0) if found is None else Fraction(found[1]) * units[found[2]]
+    if count < 1 or count.denominator > 1:
+        raise ArgumentError(f"{name}={text!r}; expected a whole number from 1 up, as in 25.6M or 7B")
+    return int(count)
 
 
 def read_bytes(name: str, text: str) -> int:

@@ -155,7 +155,7 @@ def plan(
         machine=_machine(machine),
         memory=_memory(memory),
         recipe=recipe,
-        formats=read_recipes(formats, []),
+        formats=_formats(formats),
         sensitivity=None if sensitivity is None else _numbers(sensitivity),
         max_sensitivity=max_sensitivity,
         codec=codec,
@@ -223,6 +223,13 @@ def _numbers(path: Path) -> dict[str, dict[str, float]]:
         ) from error
 
 
+def _formats(text: str | None) -> list[str]:
+    found = read_recipes(text, [])
+    if text is not None and not found:
+        raise ArgumentError(f"formats={text!r} has no formats; give some, as in fp32,mxfp8")
+    return found
+
+
 def _pins(text: str | None) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for item in read_list(text):
@@ -232,7 +239,10 @@ def _pins(text: str | None) -> dict[str, dict[str, int]]:
             raise ArgumentError(
                 f"pin={text!r}: {item!r} is no split; give LAYER:DIMENSION=NUMBER, as in fc1:b=8"
             )
-        found.setdefault(layer, {})[name.strip()] = int(number)
+        splits = found.setdefault(layer, {})
+        if name.strip() in splits:
+            raise ArgumentError(f"pin={text!r} has {layer}:{name.strip()} twice; give each dimension once")
+        splits[name.strip()] = int(number)
     return found
 
 
