@@ -22,6 +22,7 @@ from fewbits.planner.networks.builder import Builder, Tensor
 from fewbits.planner.options import layer_options
 from fewbits.planner.role_bits import role_bits
 from fewbits.planner.tables import tables
+from fewbits.recipes import RECIPES
 from tests.planner import small
 
 INF = math.inf
@@ -390,6 +391,19 @@ def test_pins_and_prohibitions_are_kept() -> None:
         ({"max_sensitivity": INF * 0}, "`max_sensitivity` is nan; expected a number"),
         ({"memory": 0.0}, "`memory` is 0.0; expected bytes"),
         ({"memory": float("nan")}, "`memory` is nan; expected bytes"),
+        ({"memory": "40G"}, "`memory` is '40G'; expected bytes"),
+        ({"memory_bytes": float("nan")}, "memory_bytes=nan; expected a number of bytes from 1 up"),
+        ({"max_sensitivity": "3"}, "`max_sensitivity` is '3'; expected a number"),
+        (
+            {"sensitivity": {n: {"fp32": "a"} for n in ("up", "down")}},
+            r"`sensitivity` of the layer 'up' is \['a'\]; expected numbers",
+        ),
+        ({"formats": (RECIPES["fp32"], RECIPES["mxfp8"])}, "expected names of recipes or formats"),
+        ({"formats": "fp32"}, "expected names of recipes or formats"),
+        ({"pins": {"up": 8}}, "`pins` of 'up' is 8; expected whole numbers by dimension"),
+        ({"pins": {"up": {"b": "2"}}}, "`pins` of 'up' is .*; expected whole numbers by dimension"),
+        ({"pins": {"up": "abc"}}, "`pins` of 'up' is 'abc'; expected whole numbers by dimension"),
+        ({"forbid": {"*": "bn"}}, "`forbid` of '\\*' is 'bn'; expected a list of dimensions"),
         ({"machine": "pdp11"}, "there is no machine 'pdp11'; expected one of v100"),
         ({"max_sensitivity": 1.0}, "`max_sensitivity` without `sensitivity`"),
         ({"sensitivity": {"loss": {"fp32": 0.0}}}, "`sensitivity` names 'loss', which is no product"),
@@ -401,6 +415,11 @@ def test_bad_arguments_are_refused(options: dict[str, object], told: str) -> Non
     given_options = {"devices": 4, "machine": small.TWO_LEVELS} | options
     with pytest.raises(ArgumentError, match=told.replace("n=64", "n=256")):
         plan(graph, **given_options)
+
+
+def test_a_machine_has_whole_nodes() -> None:
+    with pytest.raises(ArgumentError, match=r"per_node=2\.5"):
+        replace(small.TWO_LEVELS, per_node=2.5)
 
 
 def test_a_network_without_layers_is_refused() -> None:

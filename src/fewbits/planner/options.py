@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Literal, TypeGuard, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,7 +54,17 @@ def layer_options(
                     f"`{argument}` names {glob!r}, which fits no layer; the first of them are"
                     f" {', '.join(layer.name for layer in graph.layers[:5])}"
                 )
+    for glob, pin in pins.items():
+        if not _is_pin(pin):
+            raise ArgumentError(
+                f"`pins` of {glob!r} is {pin!r}; expected whole numbers by dimension, as in {{'b': 8}}, or"
+                " one for each"
+            )
     for glob, names in forbid.items():
+        if not _is_list(names):
+            raise ArgumentError(
+                f"`forbid` of {glob!r} is {names!r}; expected a list of dimensions, as in ('h', 'w')"
+            )
         spaces = [layer.space for layer in graph.layers if fnmatchcase(layer.name, glob)]
         own = dict.fromkeys(d.name for space in spaces for d in space)
         for name in names:
@@ -77,6 +87,16 @@ def layer_options(
             known[key] = _combined(splits, taken, shardable(layer, splits, devices), sharded)
         found.append(known[key])
     return found
+
+
+def _is_pin(given: object) -> bool:
+    """Return whether these are whole numbers, by name or in a row."""
+    numbers = given.values() if isinstance(given, Mapping) else given
+    return _is_list(numbers) and all(type(n) is int or isinstance(n, np.integer) for n in numbers)
+
+
+def _is_list(given: object) -> TypeGuard[Iterable[object]]:
+    return isinstance(given, Iterable) and not isinstance(given, str)
 
 
 def _combined(splits: Splits, formats: Sequence[int], can: NDArray[np.bool_], sharded: Sharded) -> Options:

@@ -91,6 +91,12 @@ def plan(
     """
     if type(devices) is not int or devices < 1:  # True and 8.0 are none
         raise ArgumentError(f"devices={devices!r}; expected a whole number from 1 up")
+    if any(not isinstance(name, str) for name in formats) or isinstance(formats, str):
+        raise ArgumentError(
+            f"formats={formats!r:.80}; expected names of recipes or formats, as in ('fp32', 'mxfp8')"
+        )
+    if not _is_number(memory_bytes) or not memory_bytes >= 1:
+        raise ArgumentError(f"memory_bytes={memory_bytes!r}; expected a number of bytes from 1 up")
     graph = model if isinstance(model, Graph) else _captured(model, example_inputs)
     if not graph.layers:
         raise ArgumentError("the network has no layers; give one that computes something")
@@ -169,14 +175,18 @@ def _captured(model: nn.Module, example_inputs: Sequence[object] | None) -> Grap
 
 
 def _limits(cap: float, max_sensitivity: float | None) -> dict[str, float]:
-    if not cap > 0:
+    if not _is_number(cap) or not cap > 0:
         raise ArgumentError(f"`memory` is {cap!r}; expected bytes of one device, above 0")
     limits = {"memory": float(cap)} if isfinite(cap) else {}
     if max_sensitivity is None:
         return limits
-    if not isfinite(max_sensitivity):
+    if not _is_number(max_sensitivity) or not isfinite(max_sensitivity):
         raise ArgumentError(f"`max_sensitivity` is {max_sensitivity!r}; expected a number, or None")
     return limits | {"sensitivity": float(max_sensitivity)}
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, (int, float, np.number)) and not isinstance(given, bool)
 
 
 def _sensitivities(
@@ -200,9 +210,10 @@ def _sensitivities(
             raise ArgumentError(
                 f"`sensitivity` has no number for the layer {layer!r} in {missing[0]}; give all"
             )
-        found[layer] = [float(numbers[name]) for name in names]
-        if not np.isfinite(found[layer]).all():
-            raise ArgumentError(f"`sensitivity` of the layer {layer!r} is {found[layer]}; expected numbers")
+        own = [numbers[name] for name in names]
+        if not all(_is_number(n) and isfinite(n) for n in own):
+            raise ArgumentError(f"`sensitivity` of the layer {layer!r} is {own}; expected numbers")
+        found[layer] = [float(n) for n in own]
     return found
 
 

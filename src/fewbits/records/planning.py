@@ -64,10 +64,11 @@ class Machine:
                 f"{len(self.links)} links of the machine {self.name!r}; expected one, or that within a node"
                 " and that between nodes"
             )
-        if self.per_node < 1 or not self.memory > 0 or not self.vector_flops > 0:
+        is_whole = type(self.per_node) is int and self.per_node >= 1
+        if not is_whole or not self.memory > 0 or not self.vector_flops > 0:
             raise ArgumentError(
                 f"per_node={self.per_node}, memory={self.memory} and vector_flops={self.vector_flops} of the"
-                f" machine {self.name!r}; expected numbers above 0"
+                f" machine {self.name!r}; expected numbers above 0, a whole one of devices"
             )
 
 
