@@ -539,6 +539,37 @@ def test_a_damaged_plan_is_refused(change: dict[str, object], told: str, tmp_pat
         Plan.load(path)
 
 
+DAMAGED: dict[str, tuple[list[str | int], object]] = {
+    "a split that no device has": (["layers", 0, "split"], [3, 1, 1]),
+    "a split of a thousand digits": (["layers", 0, "split"], [10**1000, 1, 1]),
+    "a number that no float is": (["seconds"], 10**400),
+    "NaN": (["seconds"], "nan"),
+    "no devices": (["devices"], 0),
+    "an edge to layer 99": (["edges", 0, "consumer"], 99),
+    "an edge from before the first layer": (["edges", 0, "producer"], -1),
+    "another edge": (["edges", 0, "operand"], 7),
+    "other dimensions": (["layers", 0, "dimensions"], ["k", "n", "b"]),
+    "another name": (["layers", 0, "name"], "other"),
+    "no edges": (["edges"], []),
+    "one layer": (["layers"], slice(1)),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_a_plan_whose_parts_do_not_fit_is_not_used_again(damage: str, tmp_path: Path) -> None:
+    graph, path = small.perceptron(), tmp_path / "plan.json"
+    planned(graph).save(path)
+    document = json.loads(path.read_text())
+    (*places, last), value = DAMAGED[damage]
+    inner = document["plan"]
+    for place in places:
+        inner = inner[place]
+    inner[last] = inner[last][value] if isinstance(value, slice) else value
+    path.write_text(json.dumps(document))
+    with pytest.raises(DataError):
+        planned(graph, reuse=path)
+
+
 @pytest.mark.parametrize("text", ["", "[", "[]", '{"kind": 1, "kind": 2}', "[" * 100_000])
 def test_what_is_no_json_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(text)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from hashlib import sha256
-from math import isfinite
+from math import isfinite, isnan, prod
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -84,6 +84,7 @@ class Plan(PlanRecord):
 
         Raises:
             ArgumentError: it is for another one.
+            DataError: its layers or edges are not those of the network that it says it is for.
         """
         if self.devices != devices:
             raise ArgumentError(
@@ -97,6 +98,15 @@ class Plan(PlanRecord):
             raise ArgumentError(
                 f"the plan is for another model, {self.network!r} with {len(own)} layers, than this one with"
                 f" {len(others)}{where}; layers, shapes and edges have to be the same"
+            )
+        spaces = [(layer.name, tuple(d.name for d in layer.space)) for layer in graph.layers]
+        edges = [(edge.producer, edge.consumer, edge.operand) for edge in graph.edges]
+        if spaces != [(layer.name, layer.dimensions) for layer in self.layers] or edges != [
+            (edge.producer, edge.consumer, edge.operand) for edge in self.edges
+        ]:
+            raise DataError(
+                f"the plan of {self.network!r} has other layers, dimensions or edges than the model that it"
+                " is for: it is damaged; make a new one with fewbits plan"
             )
 
 
@@ -163,6 +173,8 @@ def _plain_fields(record: object) -> dict[str, object]:
 def _number(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         raise TypeError(f"{value!r} is no number")
+    if isnan(float(value)):
+        raise ValueError(f"{value!r} is no number")
     return float(value)
 
 
@@ -217,13 +229,23 @@ def _record(of: type[_Record], value: object) -> _Record:
 def _read_plan(document: Mapping[str, object], path: str) -> Plan:
     try:
         plan = _record(Plan, document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"{path} is no plan: {type(error).__name__}: {error}") from error
+    if plan.devices < 1:
+        raise DataError(f"{path} is no plan: it is for {plan.devices} devices; expected a number from 1 up")
     for layer in plan.layers:
-        if len(layer.split) != len(layer.dimensions) or min(layer.split, default=1) < 1:
+        fits = len(layer.split) == len(layer.dimensions) and min(layer.split, default=1) >= 1
+        if not fits or plan.devices % prod(layer.split):
             raise DataError(
                 f"{path}: the layer {layer.name!r} has the split {layer.split} of the dimensions"
-                f" {layer.dimensions}; expected a number from 1 up for each"
+                f" {layer.dimensions}; expected a number from 1 up for each, whose product divides the"
+                f" {plan.devices} devices"
+            )
+    for edge in plan.edges:
+        if not (0 <= edge.producer < len(plan.layers) and 0 <= edge.consumer < len(plan.layers)):
+            raise DataError(
+                f"{path} is no plan: an edge from layer {edge.producer} to {edge.consumer} of"
+                f" {len(plan.layers)}"
             )
     return plan
 
@@ -231,5 +253,5 @@ def _read_plan(document: Mapping[str, object], path: str) -> Plan:
 def _read_machine(document: Mapping[str, object], path: str) -> Machine:
     try:
         return _record(Machine, document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise DataError(f"{path} is no machine: {type(error).__name__}: {error}") from error
