@@ -382,6 +382,8 @@ def refuses(rank: int, size: int) -> None:
     _, optimizer, _ = plain("fp32", rank, 1)
     with pytest.raises(fb.ArgumentError, match="has taken steps"):
         ZeroOptimizer(optimizer)
+    with pytest.raises(fb.ArgumentError, match=r"Adagrad with states .*makes them as it is constructed"):
+        ZeroOptimizer(torch.optim.Adagrad(model.parameters()))
     zero = ZeroOptimizer(AdamW(model.parameters()), "fp32")
     with pytest.raises(fb.ArgumentError, match="expected 1"):
         zero.clip_(1.0, loss_scale=2.0)

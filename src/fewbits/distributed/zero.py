@@ -66,8 +66,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     Args:
         optimizer: of the parameters of the model, which is the same on each process; one of this package or
-            of torch, with no steps yet. Each state has to be made in the first step of its parameter, and to
-            depend on no other parameter, as in SGD, Adam and LARS.
+            of torch, with no steps yet. Each state has to be made in the first step of its parameter, not
+            before as in torch's Adagrad, and to depend on no other parameter, as in SGD, Adam and LARS.
         codec: in which gradients travel to the owner, who adds them in float32 in the order of ranks; with
             ``fp32`` the bits are those of :func:`average_gradients`, and narrow ones are rounded once less.
             None: every process has the mean already, as beneath ``DistributedDataParallel``.
@@ -81,7 +81,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
 
     Raises:
         ArgumentError: no process group, sharded parameters, a loss scale, a codec that does not fit, or an
-            optimizer that has taken steps.
+            optimizer that has states.
     """
 
     _step_supports_amp_scaling = True  # so that a loss scaler comes to `step`, where it is refused
@@ -104,8 +104,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self._means: list[TensorWeakRef] = []  # of this process's parameters, where they were averaged
         if optimizer.state:
             raise ArgumentError(
-                "an optimizer that has taken steps, with states of all parameters; wrap it before the first"
-                " one, and load its state_dict into the wrapper"
+                f"{type(optimizer).__name__} with states of all parameters: it has taken steps, or makes them"
+                " as it is constructed, as torch's Adagrad does; wrap an optimizer that makes them in the"
+                " first step, before that, and load a state_dict into the wrapper"
             )
         recipe = self._recipe
         if recipe is not None and recipe.scaling is not None:
