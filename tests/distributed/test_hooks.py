@@ -261,6 +261,44 @@ def beneath_fsdp(rank: int, size: int) -> None:
         fsdp_codecs(model, weight="mxfp4:feedback")
 
 
+def buckets_built_anew(rank: int, size: int) -> None:
+    """After a restart torch's buckets are those of a first step, and then built anew: blocks are others."""
+
+    def steps(model: nn.Module, first: int) -> None:
+        for i in range(first, first + 3):
+            model.zero_grad()
+            x = torch.randn(4, 7, generator=torch.Generator().manual_seed(100 * i + rank))
+            model(x).square().sum().backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    if p.grad is not None:
+                        p.sub_(p.grad, alpha=0.01)
+
+    def fresh(text: str, stay: bool) -> tuple[DistributedDataParallel, DDPHook]:
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(7, 50), nn.Tanh(), nn.Linear(50, 30, bias=False), nn.Linear(30, 1))
+        model, hook = DistributedDataParallel(plain, find_unused_parameters=stay), ddp_hook(text, seed=1)
+        model.register_comm_hook(None, hook)
+        return model, hook
+
+    for text in ("int8_256:feedback", "mxfp4:stochastic", "mxfp8_e4m3"):
+        for stay in (True, False):
+            whole, hook = fresh(text, stay)
+            steps(whole, 0)
+            resumed, other = fresh(text, stay)
+            resumed.load_state_dict(whole.state_dict())
+            other.load_state_dict(resumed, hook.state_dict(whole))
+            steps(whole, 3)
+            steps(resumed, 3)
+            same = [torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True)]
+            assert all(same) == stay
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_resumed_run_has_the_bits_of_a_whole_one_only_where_buckets_stay(team: Teams) -> None:
+    team(2).run(buckets_built_anew)
+
+
 def between_nodes(rank: int, size: int) -> None:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("node", "process"))
     plain = created()
