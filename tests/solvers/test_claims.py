@@ -230,6 +230,15 @@ def test_every_layout_is_the_same_matrix(name: str) -> None:
             assert np.allclose(found.x.numpy(), expected, rtol=1e-7)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.int8, torch.bool])
+def test_sparse_tensors_of_every_width_are_taken(dtype: torch.dtype) -> None:
+    a = torch.tensor([[2.0, 1.0], [0.0, 3.0]]).to(dtype)
+    expected = torch.linalg.solve(a.double(), torch.ones(2, dtype=torch.float64))
+    for tensor in (a.to_sparse(), a.to_sparse_csr()):
+        assert torch.allclose(gmres(tensor, torch.ones(2)).x, expected)
+
+
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("name", [name for name in SOLVERS if name != "lsqr"])
 def test_preconditioners_are_written_as_for_scipy(name: str, pairs: bool) -> None:

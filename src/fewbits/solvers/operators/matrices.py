@@ -14,7 +14,15 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format
 from fewbits.kernels.portable.dense.residuals import residuals
 from fewbits.solvers.operators.operator import Apply, Operator
-from fewbits.solvers.operators.vectors import array, from_reals, largest, reals, refuse_gradients, times_power
+from fewbits.solvers.operators.vectors import (
+    array,
+    from_reals,
+    largest,
+    reals,
+    refuse_gradients,
+    times_power,
+    wide,
+)
 from fewbits.tensor import fake_quantize
 from fewbits.typing import AnyArray, NumpyArray
 
@@ -158,7 +166,9 @@ def _matrix(a: AnyArray | Rows | SparseMatrix) -> torch.Tensor | scipy.sparse.cs
             )
         entries = a.detach().to_sparse_coo().coalesce()
         places = tuple(entries.indices().numpy())
-        return _rows(scipy.sparse.csr_array((entries.values().numpy(), places), shape=tuple(a.shape)))
+        # NumPy has no bfloat16, and SciPy no float16.
+        values = wide(entries.values()).resolve_conj().numpy()
+        return _rows(scipy.sparse.csr_array((values, places), shape=tuple(a.shape)))
     if isinstance(a, (torch.Tensor, np.ndarray, list, tuple)):
         return array(a, "A")
     raise ArgumentError(
