@@ -101,6 +101,21 @@ def test_a_right_hand_side_that_does_not_fit_is_one_line(
     assert "b.mtx has 7 rows; expected 60" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("options", [[], ["--solver", "gmres"]])
+def test_zeros_on_the_right_have_zeros_for_a_solution(system: Path, options: list[str]) -> None:
+    for zeros in (np.zeros((60, 1)), np.zeros((60, 2))):
+        mmwrite(system / "b.mtx", zeros)
+        given = ["solve", str(system / "A.mtx"), str(system / "b.mtx"), "--out", str(system / "x.mtx")]
+        assert run([*given, *options]) == 0
+        assert mmread(system / "x.mtx").tolist() == np.zeros(zeros.shape).tolist()
+
+
+def test_a_matrix_of_zeros_is_refused(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mmwrite(system / "A.mtx", sparse.csr_array((9, 9)))
+    assert run(["solve", str(system / "A.mtx")]) == 2
+    assert "A.mtx holds no nonzero entries" in capsys.readouterr().err
+
+
 def test_a_broken_file_and_an_unknown_precision_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -147,7 +147,7 @@ def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Line
     import numpy as np
 
     from fewbits.compare.systems import poisson_system, random_system
-    from fewbits.files.matrix import read_matrix
+    from fewbits.files.matrix import read_columns, read_matrix
 
     if matrix is None:
         return random_system() if direct else poisson_system()
@@ -163,7 +163,7 @@ def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Line
     a = sparse.toarray() if direct else sparse
     if right is None:
         return a, a @ np.ones(columns)
-    b = read_matrix(right).toarray()
+    b = read_columns(right)
     if len(b) != rows:
         raise ArgumentError(f"{right} has {len(b)} rows; expected {rows}, as many as {matrix}")
     return a, b[:, 0] if b.shape[1] == 1 else b

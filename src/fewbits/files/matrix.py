@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fewbits.errors import DataError
 
@@ -28,12 +29,28 @@ def read_matrix(path: str | os.PathLike[str]) -> csr_array:
         scipy.sparse.csr_array of float64 with sorted indices; every entry is finite.
 
     Raises:
-        DataError: the file is missing, damaged, complex or a pattern without values, or is shorter than its
-            header says.
+        DataError: the file is missing, damaged, complex, of zeros alone or a pattern without values, or is
+            shorter than its header says.
     """
+    matrix = _read(Path(path))
+    if not np.count_nonzero(matrix.data):
+        raise DataError(f"{path} holds no nonzero entries; expected at least one")
+    return matrix
+
+
+def read_columns(path: str | os.PathLike[str]) -> NDArray[np.float64]:
+    """Return a MatrixMarket file as the columns of a dense array, (n, k); all of it may be zero.
+
+    Raises:
+        DataError: as for :func:`read_matrix`.
+    """
+    columns: NDArray[np.float64] = _read(Path(path)).toarray()
+    return columns
+
+
+def _read(file: Path) -> csr_array:
     from scipy import io, sparse
 
-    file = Path(path)
     if not file.is_file():
         raise DataError(f"{file} is not a file; expected a MatrixMarket file (.mtx): check the path")
     if file.suffix.lower() != ".mtx":
@@ -54,8 +71,6 @@ def read_matrix(path: str | os.PathLike[str]) -> csr_array:
         raise DataError(
             f"{file} holds {bad} entries that are NaN or infinite; expected finite numbers: clean the matrix"
         )
-    if not np.count_nonzero(matrix.data):
-        raise DataError(f"{file} holds no nonzero entries; expected at least one")
     return matrix
 
 
