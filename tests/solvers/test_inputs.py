@@ -61,6 +61,19 @@ def test_a_matrix_without_rows_has_an_empty_solution() -> None:
             assert krylov(nothing, b).x.shape == b.shape
 
 
+@pytest.mark.parametrize("front", [(), (3,), (0,)])
+@pytest.mark.parametrize(("n", "k"), [(0, 2), (3, 0)])
+def test_what_is_empty_is_of_the_dtype_of_a_whole_solution(n: int, k: int, front: tuple[int, ...]) -> None:
+    a, b = np.broadcast_to(np.eye(n), (*front, n, n)), np.zeros((*front, n, k))
+    for left in (a, 1j * a):
+        for right in (b, 1j * b):
+            expected = np.linalg.solve(left, right)
+            assert solve(left, right).dtype == expected.dtype
+            assert solve(left, right).shape == expected.shape
+            if not front:
+                assert factorize(left)(right).dtype == factorize(left).solve(right).x.dtype == expected.dtype
+
+
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])
 @pytest.mark.parametrize("scale", [1.0, 2.0**90])
 def test_small_entries_beside_huge_ones_are_kept(precision: str, scale: float) -> None:

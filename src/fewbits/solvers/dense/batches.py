@@ -64,7 +64,7 @@ def _solved(
     n, k = b.shape[-2:]
     b = b.expand(*front, n, k)
     if b.numel() == 0:
-        return b.clone()
+        return b.to(torch.promote_types(a.dtype, b.dtype), copy=True)
     if a.ndim == 2:  # one matrix: more columns
         wide = b.movedim(-2, 0)
         return solve_one(a, wide.reshape(n, -1)).reshape(wide.shape).movedim(0, -2)

@@ -228,10 +228,10 @@ class _Run:
 def _solved(a: torch.Tensor, b: Array, run: _Run) -> Array:
     """Return the solution in b's shape, with its gradient; warn if it cannot be trusted."""
     columns = columns_of(b, a)
-    if columns.numel() == 0:
-        return as_given(columns.clone(), b)
     if a.is_complex():
         columns = columns.to(a.dtype)
+    if columns.numel() == 0:
+        return as_given(columns.clone(), b)
     x = gradients.solve(a, columns, run)
     for text in run.warnings:
         warnings.warn(text, RuntimeWarning, stacklevel=3)
