@@ -9,7 +9,7 @@ import torch
 from scipy.sparse.linalg import spilu, spsolve
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import Stencil, bicgstab, cg, gcr, gmres, multishift_cg
+from fewbits.solvers import Stencil, bicgstab, cg, gcr, gmres, krylov_precision, multishift_cg
 
 SOLVERS = {"bicgstab": bicgstab, "gmres": gmres, "gcr": gcr}
 PRECISIONS = ("double", "single", "fp32/quda_half", "quda_half", "auto")

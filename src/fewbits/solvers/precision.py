@@ -209,10 +209,10 @@ def krylov_precision(text: str | KrylovPrecision) -> KrylovPrecision:
         raise ArgumentError(f"precision={text!r}; expected a name or a KrylovPrecision")
     if text in KRYLOV_PRECISIONS:
         return KRYLOV_PRECISIONS[text]
-    first, _, second = text.partition("/")
+    first, slash, second = (part.strip() for part in text.partition("/"))
     matrix, vectors = (
         KRYLOV_PRECISIONS[part].matrix if part in KRYLOV_PRECISIONS else part
-        for part in (first, second or first)
+        for part in (first, second if slash else first)
     )
     try:
         return KrylovPrecision(text, matrix, vectors)
