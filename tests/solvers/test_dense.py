@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from scipy.io import mmread
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels import ops
-from fewbits.solvers import PRECISIONS, Precision, factorize, precision, solve
+from fewbits.solvers import PRECISIONS, Precision, factorize, lstsq, precision, solve
 from fewbits.solvers.dense.rounded_products import rounded_product
 from tests.solvers.systems import EPS, Array, N, backward_error, checked, randsvd
 
@@ -298,6 +299,12 @@ def test_a_singular_matrix_is_an_error_that_says_so(n: int) -> None:
 def test_bad_input_is_refused(a: Array, b: Array, error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
         solve(a, b)
+
+
+@pytest.mark.parametrize("solver", [solve, factorize, lstsq])
+def test_a_precision_that_is_no_name_is_refused(solver: Any) -> None:
+    with pytest.raises(ArgumentError, match="precision=None; expected a name or a Precision"):
+        solver(np.eye(2), *([] if solver is factorize else [np.ones(2)]), precision=None)
 
 
 def test_an_unknown_precision_names_the_nearest() -> None:

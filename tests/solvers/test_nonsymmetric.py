@@ -115,6 +115,20 @@ def test_bad_input_is_refused(name: str) -> None:
             solver(np.eye(2), np.ones(2), restart=0)
         with pytest.raises(ArgumentError, match="restart=None"):
             solver(np.eye(2), np.ones(2), restart=None)
+        with pytest.raises(ArgumentError, match="restart=True; expected at least 1, a whole number"):
+            solver(np.eye(2), np.ones(2), restart=True)
+
+
+@pytest.mark.parametrize("text", ["fp32/", "/fp32", "/", "fp32/fp32/fp32", "fp32/ "])
+def test_a_pair_of_formats_has_two(text: str) -> None:
+    with pytest.raises(ArgumentError, match="there is no precision"):
+        krylov_precision(text)
+
+
+@pytest.mark.parametrize("text", [" fp32", "fp32 ", "fp32 / fp32", "single / fp32"])
+def test_spaces_around_formats_mean_nothing(text: str) -> None:
+    found = krylov_precision(text)
+    assert (found.matrix, found.vectors) == ("fp32", "fp32")
 
 
 SHIFTS = [0.01, 0.1, 0.0, 1.0, 10.0]

@@ -109,6 +109,8 @@ def precision(text: str | Precision) -> Precision:
     """
     if isinstance(text, Precision):
         return text
+    if not isinstance(text, str):
+        raise ArgumentError(f"precision={text!r}; expected a name or a Precision")
     name, _, rest = text.partition(":")
     changes: dict[str, str] = {}
     for part in split(rest) if rest else ():

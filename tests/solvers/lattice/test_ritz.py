@@ -94,9 +94,12 @@ def test_vectors_of_another_operator_and_impossible_numbers_are_refused() -> Non
     modes = one.flat(b)[:, None]
     with pytest.raises(ArgumentError, match="modes of another operator"):
         one.solve(b, deflation=Deflation(lattice.Wilson(LINKS, mass=0.2).normal, modes))
-    options: dict[str, int]
-    for options in ({"count": 0}, {"count": 4, "window": 11}, {"solves": 0}):
-        with pytest.raises(ArgumentError, match="expected at least 1 vector"):
+    options: dict[str, Any]
+    for options in (
+        *({"count": 0}, {"count": 4, "window": 11}, {"solves": 0}),
+        *({"count": 2.5}, {"count": 2, "window": 6.5}, {"solves": True}),
+    ):
+        with pytest.raises(ArgumentError, match="expected at least 1"):
             lattice.RitzVectors(**options)
 
 

@@ -14,6 +14,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov.space import rounding_format
+from fewbits.solvers.krylov.stopping import is_count
 from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
 from fewbits.solvers.operators.adapters import LinearMap, operator
 from fewbits.solvers.operators.operator import OnPairs, Operator
@@ -128,8 +129,8 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
             " modes[A.start : A.start + A.n]"
         )
     a, _, _ = comfortable(operator(A, n))
-    if not 0 < k < n - 1:
-        raise ArgumentError(f"k={k} modes of {n}; expected from 1 to {n - 2}")
+    if not (is_count(k) and k < n - 1):
+        raise ArgumentError(f"k={k} modes of {n}; expected a whole number from 1 to {n - 2}")
     check_symmetric(a)
     apply = a.rounded(rounding_format(format))
     dtype = np.complex64 if a.complex else np.float32

@@ -61,7 +61,12 @@ class Stopping:
         return replace(self, atol=min(math.sqrt(copies) * self.atol, LARGEST))
 
 
+def is_count(value: object) -> bool:
+    """Return whether this is a whole number above zero, and no truth value."""
+    return type(value) is not bool and isinstance(value, Integral) and int(value) >= 1
+
+
 def check_count(value: object, name: str) -> None:
     """Raise ArgumentError if this is no whole number above zero."""
-    if not isinstance(value, Integral) or value < 1:
+    if not is_count(value):
         raise ArgumentError(f"{name}={value!r}; expected at least 1, a whole number")

@@ -17,6 +17,7 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov import Deflation
 from fewbits.solvers.krylov.space import Space, rounding_format
+from fewbits.solvers.krylov.stopping import is_count
 from fewbits.solvers.krylov.torch_vectors import TorchVectors
 from fewbits.solvers.lattice.packed_vectors import LatticeVectors
 from fewbits.solvers.lattice.square_operator import Square
@@ -43,7 +44,7 @@ class RitzVectors:
         format: the format that the vectors are packed in, complex numbers as pairs; None for float32.
 
     Raises:
-        ArgumentError: a number is too small.
+        ArgumentError: a number is too small, or not whole.
     """
 
     def __init__(
@@ -55,10 +56,10 @@ class RitzVectors:
         format: str | Format | None = "quda_half",
     ) -> None:
         size = 3 * count if window is None else window
-        if count < 1 or solves < 1 or size < 3 * count:
+        if not all(is_count(number) for number in (count, solves, size)) or size < 3 * count:
             raise ArgumentError(
                 f"count={count}, window={window}, solves={solves}; expected at least 1 vector and 1 solve,"
-                " and a window of at least 3 count"
+                " and a window of at least 3 count, whole numbers"
             )
         self.count, self.window, self.solves, self.format = count, size, solves, format
         self.deflation: Deflation | None = None
