@@ -170,6 +170,22 @@ def test_a_zero_matrix_ends_at_once_and_a_singular_one_soon(name: str) -> None:
     assert SOLVERS[name](singular, right, rtol=1e-6).residual <= (1e-6 if name != "bicgstab" else 1)
 
 
+@pytest.mark.parametrize("precision", ["auto", "double", "single"])
+@pytest.mark.parametrize(
+    "values", [[1, 2, 3, 4, 0], [1, -2, 3, 0, 5, 0], [0, *np.linspace(1, 2, 20)], "line"]
+)
+def test_minres_leaves_of_what_has_no_solution_the_least(values: Any, precision: str) -> None:
+    n = 20 if values == "line" else len(values)
+    line = 2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)
+    line[0, 0] = line[-1, -1] = 1.0  # constants are its null space
+    a = line if values == "line" else np.diag(values)
+    for b in (np.ones(n) + np.eye(n)[0], np.random.default_rng(0).standard_normal(n)):
+        least = np.linalg.norm(b - a @ np.linalg.lstsq(a, b, rcond=None)[0])
+        found = minres(a, b, precision=precision)
+        assert not found.converged
+        assert np.linalg.norm(b - a @ found.x) <= (1 + 1e-6) * least
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_best_iterate_is_what_is_returned(name: str) -> None:
     rng = np.random.default_rng(3)

@@ -8,6 +8,7 @@ precision.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -22,6 +23,21 @@ from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import AnyArray, Array, Watch
+
+FALSE = 2  # times the residual before: what should have fallen and lies above is rounding error
+
+
+@dataclass
+class _Known:
+    """What the cycles of an attempt have found out about A.
+
+    Attributes:
+        norm: a bound of |A| from below.
+        singular: whether steps from where A takes the residual to almost nothing went wrong.
+    """
+
+    norm: float = 0.0
+    singular: bool = False
 
 
 def minres(
@@ -39,7 +55,8 @@ def minres(
 ) -> Solution[Array]:
     """Solve A x = b for a symmetric (Hermitian) A, definite or not.
 
-    A singular A is solved if b is in its range; else ``converged`` is false.
+    A singular A is solved if b is in its range; else ``converged`` is false, and x is one of nearly the least
+    residual.
 
     Args:
         A: (n, n), Hermitian: a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a
@@ -75,16 +92,20 @@ def minres(
     check_symmetric(system.a)
 
     def attempt(problem: Problem, tried: KrylovPrecision) -> None:
-        space = Space(problem.a, tried, problem.preconditioner)
-        refine(problem, lambda r: _cycle(problem, space, r))
+        space, known = Space(problem.a, tried, problem.preconditioner), _Known()
+        refine(problem, lambda r: _cycle(problem, space, r, known))
 
     return system.solve(
         "minres", precision, attempt, Stopping(rtol, atol, maxiter), callback=callback, watch=watch
     )
 
 
-def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
-    """Return the x that minimizes r - A x in the norm of M over the Krylov space of r."""
+def _cycle(problem: Problem, space: Space, r: torch.Tensor, known: _Known) -> torch.Tensor:
+    """Return the x that minimizes r - A x in the norm of M over the Krylov space of r.
+
+    Where A takes the residual to almost nothing, A may be singular, and the residual the least. Steps along a
+    vector of its null space are magnified rounding error, which the recurrence does not see.
+    """
     size, x = problem.claimed, torch.zeros_like(problem.y)
     unit = roundoff(space.precision)
     # The target is not known in the norm of M. Half of it is used; the true residual decides.
@@ -95,7 +116,7 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
     if not first > 0:
         return x
     before, w_before, w = torch.zeros_like(u), torch.zeros_like(u), torch.zeros_like(u)
-    beta_before, norm = 1.0, 0.0
+    beta_before, doubt = 1.0, None
     cosine, sine, bar, epsilon = -1.0, 0.0, 0.0, 0.0
     while problem.goes_on:
         v = space.rounded(z / beta)
@@ -107,19 +128,52 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor) -> torch.Tensor:
         # Rotate the new column of the tridiagonal matrix, and with it the right-hand side.
         epsilon_before, delta, gamma_bar = epsilon, cosine * bar + sine * alpha, sine * bar - cosine * alpha
         epsilon, bar = sine * beta, -cosine * beta
-        norm = max(norm, math.hypot(alpha, beta))
-        gamma = math.hypot(gamma_bar, beta)
+        known.norm = max(known.norm, math.hypot(alpha, beta))
+        gamma, image_of_r = math.hypot(gamma_bar, beta), math.hypot(gamma_bar, bar)
+        small = math.sqrt(unit) * known.norm
         # If A times the residual is only rounding error, the residual is minimal and A is singular.
-        if not math.isfinite(gamma) or math.hypot(gamma_bar, bar) <= unit * norm:
+        if not math.isfinite(gamma) or image_of_r <= (small if known.singular else unit * known.norm):
             break
+        if doubt is None and image_of_r <= small:
+            doubt = _Doubt(problem, space, r, x)
         cosine, sine = gamma_bar / gamma, beta / gamma
         step, left = cosine * left, sine * left
         w_before, w = w, space.rounded((v - epsilon_before * w_before - delta * w) / gamma)
         x = x + step * wide(w)
         problem.note(size * abs(left) / first, lambda x=x: x)  # type: ignore[misc]  # mypy gives a default of a lambda no type
-        if problem.claimed <= enough or beta == 0:
+        if problem.claimed <= enough or beta == 0 or (doubt and doubt.is_due() and doubt.refutes(x)):
             break
-    return x
+    if doubt is None or not doubt.refutes(x):
+        return x
+    known.singular |= doubt.size(x) > FALSE * doubt.before
+    return doubt.x
+
+
+class _Doubt:
+    """Holds the recurrence to the truth, at ever longer intervals.
+
+    Attributes:
+        x: that of the cycle when doubt arose.
+        before: the size of its true residual.
+    """
+
+    def __init__(self, problem: Problem, space: Space, r: torch.Tensor, x: torch.Tensor) -> None:
+        self._problem, self._space, self._r, self._steps = problem, space, r, 0
+        self.x, self.before = x, self.size(x)
+
+    def size(self, x: torch.Tensor) -> float:
+        """Return the norm of r - A x in the inner product of M, in double precision."""
+        left = self._r - self._problem.a.exact(x)
+        return _length(self._problem, left, wide(self._space.preconditioned(left)))
+
+    def is_due(self) -> bool:
+        """Count a step, and return whether to look after it: after 1, 2, 4, 8 and so on."""
+        self._steps += 1
+        return self._steps & (self._steps - 1) == 0
+
+    def refutes(self, x: torch.Tensor) -> bool:
+        """Return whether the residual of x is larger than before, although no step lets it grow."""
+        return not self.size(x) <= self.before
 
 
 def _length(problem: Problem, u: torch.Tensor, z: torch.Tensor) -> float:
