@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fewbits.errors import DataError
 from fewbits.solvers import lattice
 
 SHAPE = (4, 4, 4, 4)
@@ -40,6 +41,28 @@ def test_zeros_give_zeros_whatever_the_start(case: str) -> None:
         assert found.converged
         assert not found.x.any()
         assert (found.iterations, found.residual) == (0, 0.0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_solution_beyond_the_largest_number_is_no_solution(case: str) -> None:
+    kind, options = CASES[case]
+    one = KINDS[kind](lattice.unit_links(SHAPE), mass=0.05)
+    constant = np.full_like(field(kind), 1.5e308)  # M times it is 0.05 times it
+    with pytest.raises(DataError, match="beyond the largest float64"):
+        one.solve(constant, **options)
+
+
+@pytest.mark.parametrize("size", [1e-320, 1e-315, 1e-310])
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_said_of_x_holds_of_the_x_that_is_returned(case: str, size: float) -> None:
+    """Below the normal numbers x keeps few digits; powers of two bring it where products are exact enough."""
+    kind, options = CASES[case]
+    one, b = KINDS[kind](LINKS, mass=0.3), size * field(kind)
+    found = one.solve(b, precision="double", **options)
+    near, x = (np.ldexp(v.view(float), 1000).view(complex) for v in (b, np.ascontiguousarray(found.x)))
+    true = np.linalg.norm(near - one.apply(x)) / np.linalg.norm(near)
+    assert found.residual == pytest.approx(true, rel=1e-3)
+    assert found.converged == (true <= 1e-10)
 
 
 def test_ritz_vectors_serve_after_a_right_hand_side_of_zeros() -> None:

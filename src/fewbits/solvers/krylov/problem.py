@@ -146,13 +146,7 @@ class Problem:
 
     def judged(self) -> torch.Tensor:
         """Return the residual of the x that is returned, in the units of the given system."""
-        back = times_power(self.x, -self.exponent)
-        if not math.isfinite(self.a.peak(back)):  # over all processes, so that all raise
-            raise DataError(
-                "the solution lies beyond the largest float64; divide b by a power of two, and multiply x"
-                " by it"
-            )
-        return self.a.residual(self.b, back)
+        return self.a.residual(self.b, as_returned(self.a, self.x, self.exponent))
 
     @property
     def x(self) -> torch.Tensor:
@@ -172,6 +166,19 @@ class Problem:
             claimed=self.claimed / size,
             reliable_updates=self.updates,
         )
+
+
+def as_returned(a: Operator, x: torch.Tensor, exponent: int) -> torch.Tensor:
+    """Return x 2^-exponent for the x that is returned: what left its range is not in it.
+
+    Raises:
+        DataError: x lies beyond the largest float64.
+    """
+    if not math.isfinite(a.peak(x)):  # over all processes, so that all raise
+        raise DataError(
+            "the solution lies beyond the largest float64; divide b by a power of two, and multiply x by it"
+        )
+    return times_power(x, -exponent)
 
 
 def check_delta(delta: float | None) -> None:

@@ -11,6 +11,7 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.kernels.bits.lattice import REALS, SITES, Field
+from fewbits.solvers.krylov.problem import as_returned
 from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.operators.vectors import exponent_of, times_power
@@ -56,6 +57,7 @@ def solve_even_sites(
 
     Raises:
         ArgumentError: an axis of the lattice is no multiple of 4, or its diagonal is zero.
+        DataError: the solution lies beyond the largest float64.
     """
     if any(size % 4 for size in a.shape) or (a.blocks is None and a.diagonal == 0):
         raise ArgumentError(
@@ -91,6 +93,7 @@ def solve_even_sites(
         Stopping(0.0, allowed, stopping.maxiter),
         callback=None if callback is None else lambda x: callback(times_power(whole(x), exponent)),
     )
-    x = whole(step.x)
-    left = a.norm(right - torch.from_numpy(a.hermitian(np.ascontiguousarray(x.numpy()))))
-    return replace(step, x=times_power(x, exponent), converged=bool(left <= allowed), residual=left / size)
+    x = times_power(whole(step.x), exponent)
+    judged = np.ascontiguousarray(as_returned(a, x, exponent).numpy())
+    left = a.norm(right - torch.from_numpy(a.hermitian(judged)))
+    return replace(step, x=x, converged=bool(left <= allowed), residual=left / size)

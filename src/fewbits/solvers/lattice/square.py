@@ -10,6 +10,7 @@ import torch
 from fewbits.records import Stage
 from fewbits.solvers.krylov import Deflation, cg
 from fewbits.solvers.krylov.fallback import precisions
+from fewbits.solvers.krylov.problem import as_returned
 from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.budget import shifted, solve_in_turn
 from fewbits.solvers.lattice.ritz import RitzVectors, begin, gather
@@ -100,7 +101,7 @@ def solve_through_square(
             break
     gather(deflation)
     x = times_power(best, exponent)
-    least = a.norm(residual(times_power(x, -exponent)))
+    least = a.norm(residual(as_returned(a, x, exponent)))
     return Solution(
         x,
         least <= allowed,

@@ -16,6 +16,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.kernels.bits.lattice import COLOUR_REALS, SITES, Field
 from fewbits.solvers.krylov import Deflation, cg
 from fewbits.solvers.krylov.fallback import precisions
+from fewbits.solvers.krylov.problem import as_returned
 from fewbits.solvers.krylov.stopping import LARGEST, Stopping
 from fewbits.solvers.lattice.budget import solve_in_turn
 from fewbits.solvers.lattice.gauge_field import GaugeField
@@ -180,7 +181,7 @@ class Staggered:
 
         Raises:
             ArgumentError: another shape, or options out of range.
-            DataError: NaN or infinity.
+            DataError: NaN or infinity, or a solution beyond the range of float64.
         """
         options = (
             rtol,
@@ -284,9 +285,9 @@ class Staggered:
         x0 = None if start is None else start.reshape(-1)
         step = solve_in_turn(solver, x0, tried, stopping.maxiter, watch)
         gather(deflation)
-        x = whole(step.x)
-        left = normal.norm(right - torch.from_numpy(self.normal.times(x.numpy())))
-        x = times_power(x, exponent)
+        x = times_power(whole(step.x), exponent)
+        judged = as_returned(normal, x, exponent)
+        left = normal.norm(right - torch.from_numpy(self.normal.times(judged.numpy())))
         return replace(step, x=x, converged=bool(left <= allowed), residual=left / (size or 1.0))
 
 

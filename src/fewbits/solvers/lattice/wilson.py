@@ -188,7 +188,7 @@ class Wilson:
 
         Raises:
             ArgumentError: another shape, or options out of range.
-            DataError: NaN or infinity.
+            DataError: NaN or infinity, or a solution beyond the range of float64.
         """
         options = (
             rtol,
