@@ -186,6 +186,19 @@ def test_minres_leaves_of_what_has_no_solution_the_least(values: Any, precision:
         assert np.linalg.norm(b - a @ found.x) <= (1 + 1e-6) * least
 
 
+@pytest.mark.parametrize("precision", ["auto", "double"])
+@pytest.mark.parametrize("kind", ["real", "complex"])
+def test_lsqr_keeps_the_x_that_solves_a_system(kind: str, precision: str) -> None:
+    """Another one may have a smaller A^H r beside a larger r."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        half = rng.standard_normal((4, 4)) + (1j * rng.standard_normal((4, 4)) if kind == "complex" else 0)
+        a, b = half @ half.conj().T + np.eye(4), np.eye(4)[0]
+        found = lsqr(a, b, precision=precision)
+        assert found.converged
+        assert share(a, found.x, b) <= 1e-10
+
+
 @pytest.mark.parametrize("name", SOLVERS)
 def test_the_best_iterate_is_what_is_returned(name: str) -> None:
     rng = np.random.default_rng(3)
