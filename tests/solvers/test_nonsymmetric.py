@@ -1,5 +1,6 @@
 """BiCGstab, GMRES and GCR with narrow vectors, and many shifts at once."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -166,6 +167,40 @@ def test_shifts_of_matrices_of_any_size_are_solved(of_a: float, of_b: float) -> 
     for s, found in zip([0.0, 1.0], multishift_cg(of_a * a, of_b * b, [0.0, of_a]), strict=True):
         assert found.converged
         assert found.x / (of_b / of_a) == pytest.approx(np.linalg.solve(a + s * np.eye(2), b), rel=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse", "complex b"])
+def test_the_residual_of_a_shift_that_cancels_is_the_true_one(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    claimed = 0
+    for _ in range(40):
+        shift = 10.0 ** rng.uniform(4, 8)
+        values = rng.uniform(1, 6, 3) - shift
+        b = rng.uniform(1, 2, 3) + (1j if kind == "complex b" else 0)
+        a: Any = sp.diags([values], [0]).tocsr() if kind == "sparse" else np.diag(values)
+        (found,) = multishift_cg(a, b, [shift])
+        parts = [
+            Fraction(float(of_b)) - (Fraction(value) + Fraction(shift)) * Fraction(float(of_x))
+            for one, of_x1, value in zip(b, found.x, values.tolist(), strict=True)
+            for of_b, of_x in ((one.real, of_x1.real), (one.imag, of_x1.imag))
+        ]
+        true = float(sum(part * part for part in parts)) ** 0.5 / np.linalg.norm(b)
+        assert found.residual == pytest.approx(true, rel=1e-2, abs=0)
+        assert found.converged == (true <= 1e-10)
+        claimed += found.converged
+    assert claimed > 20
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("shift", [1e9, 1e10, 1e13])
+def test_a_symmetric_matrix_is_so_whatever_the_shift(n: int, shift: float) -> None:
+    a, b = np.diag(np.arange(1.0, n + 1)) - shift * np.eye(n), np.ones(n)
+    for matrix, right_side in ((a, b), (a, b + 1j), (lambda v: a @ v, b)):
+        (found,) = multishift_cg(matrix, right_side, [shift], rtol=0.1)
+        assert found.converged
+    if n > 1:
+        with pytest.raises(ArgumentError, match="not symmetric"):
+            multishift_cg(a + shift * np.eye(n, k=1), b, [shift])
 
 
 def test_shifts_whose_solutions_leave_the_range_are_not_said_to_be_solved() -> None:

@@ -9,8 +9,9 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
+from fewbits.kernels.portable.dense.residuals import exact_product, rounded_off
 from fewbits.solvers.operators.cg_vectors import CGVectors
-from fewbits.solvers.operators.vectors import largest, times_power, wide
+from fewbits.solvers.operators.vectors import from_reals, largest, reals, times_power, wide
 from fewbits.solvers.precision import KrylovPrecision
 
 Apply = Callable[[torch.Tensor], torch.Tensor]
@@ -151,8 +152,16 @@ class Shifted(Derived):
         return self.a.exact(v) + self.shift * v
 
     def residual(self, b: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """Return the true residual b - A x, (rows,)."""
-        return self.a.residual(b, x) - self.shift * x
+        """Return the true residual b - A x, (rows,); what the shift rounds off is added at the end.
+
+        Where the shift cancels most of A, that is all there is to see.
+        """
+        shift = torch.tensor(self.shift, dtype=torch.float64, device=x.device)
+        right = reals(b)
+        product, low = exact_product(shift, reals(x))
+        left = right - product
+        rest = from_reals(rounded_off(right, -product, left) - low, pairs=b.is_complex())
+        return self.a.residual(from_reals(left, pairs=b.is_complex()), x) + rest
 
     def rounded(self, format: Format | None) -> Apply:
         """Return the product in the narrow format; the shift is float32."""

@@ -21,26 +21,26 @@ def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.
 
 
 def _residual(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    high, low = _exact_product(a, x)
+    high, low = exact_product(a, x)
     sizes = high.abs().sum(-1) + b.abs()
     while high.shape[-1] > 1:
         half = high.shape[-1] // 2
         one, other = high[..., :half], high[..., half : 2 * half]
         summed = one + other
-        off = low[..., :half] + low[..., half : 2 * half] + _rounded_off(one, other, summed)
+        off = low[..., :half] + low[..., half : 2 * half] + rounded_off(one, other, summed)
         high, low = (torch.cat([s, v[..., 2 * half :]], -1) for s, v in ((summed, high), (off, low)))
     high, low = high.sum(-1), low.sum(-1)
     total = b - high
-    return total + (_rounded_off(b, -high, total) - low), sizes
+    return total + (rounded_off(b, -high, total) - low), sizes
 
 
-def _rounded_off(a: torch.Tensor, b: torch.Tensor, summed: torch.Tensor) -> torch.Tensor:
+def rounded_off(a: torch.Tensor, b: torch.Tensor, summed: torch.Tensor) -> torch.Tensor:
     """Return what a + b rounds off (Knuth)."""
     of_b = summed - a
     return (a - (summed - of_b)) + (b - of_b)
 
 
-def _exact_product(a: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_product(a: torch.Tensor, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return a x rounded, and what that rounds off (Dekker); each operation is rounded by itself."""
     (a_high, a_low), (x_high, x_low) = _halves(a), _halves(x)
     product = a * x
