@@ -385,6 +385,33 @@ def test_least_squares_from_a_guess_is_not_done_where_b_is_orthogonal_to_the_col
         assert lsqr(a, b).converged
 
 
+def dropping(dtype: type, *, kind: str) -> Any:
+    """Return diag(1, 2, 4) in which imaginary parts get lost on the way."""
+    values = np.array([1.0, 2.0, 4.0])
+
+    def times(v: Any) -> Any:
+        out = np.empty(3)
+        out[:] = values * v
+        return out
+
+    return times if kind == "function" else LinearOperator((3, 3), times, rmatvec=times, dtype=dtype)
+
+
+@pytest.mark.filterwarnings("error::numpy.exceptions.ComplexWarning")
+@pytest.mark.parametrize(("kind", "dtype"), [("operator", float), ("operator", complex), ("function", float)])
+@pytest.mark.parametrize("name", SOLVERS)
+def test_what_drops_imaginary_parts_is_applied_to_real_numbers(name: str, kind: str, dtype: type) -> None:
+    b = np.array([1 + 1j, 2 - 1j, 3j])
+    a = dropping(dtype, kind="operator" if name == "lsqr" else kind)  # lsqr takes no function
+    found = SOLVERS[name](a, b)
+    assert found.converged
+    assert np.allclose(found.x, b / [1, 2, 4])
+    if name != "lsqr":
+        found = SOLVERS[name](np.diag([1.0, 2.0, 4.0]), b, M=a)
+        assert found.converged
+        assert np.allclose(found.x, b / [1, 2, 4])
+
+
 @pytest.mark.parametrize("given", [None, "no numbers", np.ones(3, np.longdouble)])
 def test_functions_that_give_no_numbers_are_refused(given: Any) -> None:
     for solver in (cg, minres, bicgstab, gmres, gcr):

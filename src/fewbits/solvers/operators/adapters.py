@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -12,7 +13,7 @@ from scipy.sparse.linalg import LinearOperator
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.operators.matrices import Matrix, SparseMatrix
-from fewbits.solvers.operators.operator import Apply, Operator
+from fewbits.solvers.operators.operator import Apply, Operator, random_vectors
 from fewbits.solvers.operators.vectors import numbers, times_power, wide
 from fewbits.typing import AnyArray
 
@@ -25,6 +26,7 @@ LinearMap: TypeAlias = (
 """All types that a Krylov solver accepts as a matrix."""
 
 _CPU = torch.device("cpu")
+SAME = 1e-6  # relative difference of two images up to which rounding explains it
 
 
 class Function(Operator):
@@ -34,8 +36,8 @@ class Function(Operator):
         apply: the function.
         shape: (length of the result, length of the argument).
         arrays: whether it takes numpy.ndarray; otherwise it takes torch.Tensor.
-        complex_vectors: whether to try it on complex vectors; if it fails, it is applied to real and
-            imaginary parts.
+        complex_vectors: whether to try it on complex vectors; if it fails, or drops imaginary parts, it is
+            applied to real and imaginary parts.
         adjoint: the function of A^H, if there is one.
 
     Raises:
@@ -56,14 +58,19 @@ class Function(Operator):
         self.device = device
         self._apply, self._adjoint, self._arrays, self._exponent = apply, adjoint, arrays, 0
         self.complex = False
-        ones = torch.ones(self.n, dtype=torch.float64, device=device)
-        if complex_vectors:
-            try:
-                self.exact(ones.to(torch.complex128))
-                self.complex = True
-            except (TypeError, ValueError, RuntimeError):
-                pass  # the function of a real matrix often takes only real vectors
-        self.complex = self.complex or self.exact(ones).is_complex()
+        (v,) = random_vectors(self, 1)
+        image = self.exact(v)
+        self.complex = image.is_complex() or (complex_vectors and self._takes_complex(v, image))
+
+    def _takes_complex(self, v: torch.Tensor, image: torch.Tensor) -> bool:
+        """Return whether the image of i v is i times that of v; real functions fail, or drop all of it."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # NumPy and torch warn of what they drop
+                turned = self.exact(1j * v)
+        except (TypeError, ValueError, RuntimeError):
+            return False
+        return turned.is_complex() and torch.allclose(turned, 1j * image, rtol=SAME, atol=0.0)
 
     @property
     def rows(self) -> int:
@@ -193,6 +200,8 @@ def _any_operator(
     if hasattr(a, "matvec") and hasattr(a, "shape"):
         adjoint = getattr(a, "rmatvec", None)
         shape = (int(a.shape[0]), int(a.shape[1]))
+        real = getattr(getattr(a, "dtype", None), "kind", "c") in "biuf"
+        complex_vectors = complex_vectors and not real
         return Function(a.matvec, shape, arrays=True, complex_vectors=complex_vectors, adjoint=adjoint)
     if callable(a) and not isinstance(a, torch.Tensor):
         if n is None:
