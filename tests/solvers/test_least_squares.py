@@ -2,6 +2,8 @@
 
 import time
 import warnings
+from fractions import Fraction
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -47,6 +49,31 @@ def test_the_backward_error_is_that_of_the_worst_right_hand_side() -> None:
     each = [lstsq(a, side, precision="fp64").backward_error for side in sides.T]
     assert found.backward_error == pytest.approx(max(each), rel=3, abs=0)
     assert found.backward_error < 1e-14
+
+
+@pytest.mark.parametrize("kind", ["real", "complex"])
+@pytest.mark.parametrize("small", [1e-5, 1e-6, 1e-7])
+def test_the_evidence_is_that_of_the_exact_residual(small: float, kind: str) -> None:
+    """Lauchli's matrix: what is left of b is far below the rounding of A x in float64."""
+    a = np.vstack([np.ones((1, 4)), small * np.eye(4)]) * (1j if kind == "complex" else 1)
+    left = 0.1 * small * np.array([-small, 1, 1, 1, 1])
+    for b in (a @ np.ones(4) + left, np.stack([np.eye(5)[0], a @ np.arange(4.0) + left], 1)):
+        found = lstsq(a, b)
+        for one, side in zip(found.columns or [found], b.reshape(5, -1).T, strict=True):
+            residual, optimality = exact_evidence(a, one.x, side)
+            assert one.residual == pytest.approx(residual, rel=1e-6)
+            assert one.optimality == pytest.approx(optimality, rel=0.05, abs=1e-16)
+
+
+def exact_evidence(a: Array, x: Array, b: Array) -> tuple[float, float]:
+    """Return |r| / |b| and |A^H r| / (|A| |r|) of r = b - A x in rational numbers, as pairs of reals."""
+    whole = np.block([[a.real, -a.imag], [a.imag, a.real]])
+    rows = [[Fraction(v) for v in row] for row in whole.tolist()]
+    unknowns, right = ([Fraction(v) for v in np.r_[v.real, v.imag].tolist()] for v in (x, b))
+    r = [of_b - sum(map(mul, row, unknowns)) for row, of_b in zip(rows, right, strict=True)]
+    slope = [sum(map(mul, column, r)) for column in zip(*rows, strict=True)]
+    length, across = (float(sum(v * v for v in each)) ** 0.5 for each in (r, slope))
+    return length / float(np.linalg.norm(b)), across / (float(np.linalg.norm(a)) * length)
 
 
 def test_a_large_exact_solution_does_not_hide_the_error_of_a_small_one() -> None:

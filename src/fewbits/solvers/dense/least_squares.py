@@ -17,7 +17,7 @@ from fewbits.solvers.dense import condition_probe, qr
 from fewbits.solvers.dense.arrays import as_given, check_finite, checked_columns, tensor
 from fewbits.solvers.dense.plan import pays, precisions
 from fewbits.solvers.dense.refinement import EPS, MOST_STEPS
-from fewbits.solvers.dense.system import exponents_of, times_power
+from fewbits.solvers.dense.system import exponents_of, residuals, times_power
 from fewbits.solvers.precision import Precision, roundoff
 from fewbits.solvers.solution import REASONS, Solution
 from fewbits.typing import AnyArray, Array, Watch
@@ -113,7 +113,7 @@ def _solution(
     exponents: torch.Tensor,
 ) -> Solution[Array]:
     """Return x 2^exponents, (n, k), as a Solution in the shape of b; the evidence is that of x."""
-    r = columns - a @ x
+    r = residuals(a, x, columns)[0]  # in float64 it may be less than what rounds off
     norm = torch.linalg.vector_norm(a)
     length, right = torch.linalg.vector_norm(r, dim=0), torch.linalg.vector_norm(columns, dim=0)
     slope = torch.linalg.vector_norm(a.mH @ r, dim=0)

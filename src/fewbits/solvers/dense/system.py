@@ -123,9 +123,9 @@ class System:
         Magnitudes of complex numbers are |re| + |im|, as in LAPACK.
         """
         if self.powers is None:
-            return _residuals(self.a, x, b)
+            return residuals(self.a, x, b)
         left, right = (power[:, None] for power in self.powers)
-        r, sizes = _residuals(self.a, right * x, b / left)
+        r, sizes = residuals(self.a, right * x, b / left)
         return left * r, left * sizes
 
     def entering(self, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -329,7 +329,8 @@ def extents(
     return Extents(rows, sums, columns.reshape(n, 1 + a.is_complex()).amax(1), low)
 
 
-def _residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def residuals(a: torch.Tensor, x: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return b - A x, (m, k), as :meth:`System.residuals` does for R A C, and |A| |x| + |b|."""
     k = b.shape[1]
     if a.is_complex():
         x, b = x.to(a.dtype).mT.resolve_conj(), b.to(a.dtype).mT.resolve_conj()
@@ -362,7 +363,7 @@ def _matvec(a: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return A x, (m, k); a single real column uses the kernel of residuals, which is faster than BLAS."""
     if x.shape[1] > 1 or a.is_complex() or x.is_complex():
         return a @ x
-    return -_residuals(a, x, x.new_zeros(len(a), 1))[0]
+    return -residuals(a, x, x.new_zeros(len(a), 1))[0]
 
 
 def magnitudes(x: torch.Tensor) -> torch.Tensor:
