@@ -228,6 +228,23 @@ def test_gcr_forgets_them_in_an_invariant_subspace_too() -> None:
     assert gcr(a, b, precision="single").iterations <= 3 * 4
 
 
+@pytest.mark.parametrize("precision", ["double", "single", "auto", "fp32/quda_half"])
+@pytest.mark.parametrize("kind", ["turns", "random", "shifts"])
+def test_gcr_ends_where_no_step_gains_anything_and_gmres_goes_on(kind: str, precision: str) -> None:
+    """Residuals orthogonal to their images: of skew-symmetric matrices, and of one that permutes."""
+    n = 10
+    turns = np.kron(np.eye(n // 2), [[0.0, 1.0], [-1.0, 0.0]])
+    half = np.random.default_rng(0).integers(-3, 4, (n, n))
+    a = {"turns": turns, "random": half - half.T + 0.0, "shifts": np.roll(np.eye(n), 1, 0)}[kind]
+    b = np.eye(n)[0]
+    found = gcr(a, b, precision=precision, maxiter=1000)
+    assert not found.converged
+    assert found.iterations <= 4 * len(found.stages)
+    assert found.residual == 1.0
+    assert not bicgstab(a, b, precision=precision, maxiter=1000).converged
+    assert gmres(a, b, precision=precision).converged
+
+
 def test_bad_shifts_are_refused() -> None:
     with pytest.raises(ArgumentError, match="at least one"):
         multishift_cg(np.eye(2), np.ones(2), [])

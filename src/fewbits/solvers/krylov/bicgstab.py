@@ -41,6 +41,9 @@ def bicgstab(
 ) -> Solution[Array]:
     """Solve A x = b for a square A; each iteration takes two products with A.
 
+    It suits matrices whose eigenvalues lie to one side of zero. It breaks down on some, skew-symmetric ones
+    among them, and ends there: gmres solves those too.
+
     Args:
         A: (n, n): a matrix of NumPy, PyTorch or SciPy in any layout, nested lists, a LinearOperator, a
             function, or an :class:`Operator`; real or complex. A function takes and returns float64 or

@@ -42,6 +42,8 @@ def gmres(
 ) -> Solution[Array]:
     """Solve A x = b for a square A.
 
+    Where it takes more than ``restart`` iterations, the residual may stay where it is.
+
     The basis is packed in the format of the vectors; products with A are float32, orthogonalization is
     float64. Every cycle starts from the residual in float64 and ends when rounding of the basis prevents
     progress.
@@ -162,6 +164,10 @@ def gcr(
 ) -> Solution[Array]:
     """Solve A x = b for a square A by the generalized conjugate residual method; M may vary.
 
+    It suits an A for which x^H A x has a real part of one sign for all x, or an A M of that kind. Where a
+    residual is orthogonal to its image, as with a skew-symmetric A, no step reduces it, and the iteration
+    ends: gmres solves those too.
+
     The directions p, whose images A p are orthogonal, are packed with their images in the format of the
     vectors.
 
@@ -216,6 +222,7 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
     trigger.restart(problem.claimed, 0.0)
     held: list[tuple[Packed, Packed, float]] = []
     lost = LOST * roundoff(space.precision)
+    nothing = LOST * 2.0 ** (-53 if space.precision.double else -24)
     while problem.goes_on:
         whole = space.preconditioned(r)
         whole_image = space.apply(whole)
@@ -228,7 +235,11 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
         length2 = dot(image, image).real
         if length2 == 0 or not math.isfinite(length2):
             break
-        alpha = dot(image, r) / length2
+        along = dot(image, r)
+        # Breakdown: from the same residual come the same p and image, and a step of zero again.
+        if abs(along) <= nothing * math.sqrt(length2) * problem.a.norm(r):
+            break
+        alpha = along / length2
         following = space.rounded(r - alpha * image)
         size = problem.a.norm(following)
         if not math.isfinite(size):
