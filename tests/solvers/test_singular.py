@@ -1,7 +1,7 @@
 """Singular and nearly singular matrices are told on every path, and NaN is no answer."""
 
 import warnings
-from itertools import product
+from itertools import combinations, product
 from typing import Any
 
 import numpy as np
@@ -65,6 +65,54 @@ def test_singular_matrices_are_told_that_were_assumed_definite(
     half = np.random.default_rng(0).standard_normal((90, 89))
     for a in (neumann(90), half @ half.T):
         assert "singular" in said(a, a @ np.ones(90), precision=precision, assume_a="pos")[0]
+
+
+def nearly(n: int) -> Array:
+    """Return n - ones, whose null space is constant, and a little more."""
+    return n * (1 + 2.0**-52) * np.eye(n) - np.ones((n, n))
+
+
+NEARLY = [
+    np.array([[3.0, -1], [-3, 1 + 2.0**-52]]),
+    np.array([[0.1, -0.3], [-0.1, 0.3 + 2.0**-54]]),
+    np.array([[1, -1], [-1, 1 + 2.0**-52]]),
+    np.array([[1, 1], [1, 1 + 2.0**-52]]),
+    np.array([[1j, -1], [-1j, 1 + 2.0**-52]]),
+    *(linalg.block_diag(np.eye(n - 2), [[1, -1], [-1, 1 + 2.0**-52]]) for n in (3, 9, 16)),
+    *map(nearly, (4, 6, 12)),
+]
+
+
+@pytest.mark.parametrize("precision", ["auto", "fp64", "fp32", "bf16x3"])
+@pytest.mark.parametrize("a", NEARLY, ids=lambda a: str(len(a)))
+def test_small_matrices_that_are_nearly_singular_are_told(a: Array, precision: str) -> None:
+    n = len(a)
+    assert np.linalg.cond(a, np.inf) > 2.0**53 / (4 * n**0.5)  # from there on the manual promises it
+    b = np.linspace(1, 0.3, n)
+    assert "singular to working precision" in said(a, b, precision=precision)[0]
+    assert "singular to working precision" in said(np.stack([np.eye(n), a]), b, precision=precision)[0]
+    with pytest.warns(RuntimeWarning, match="singular to working precision"):
+        assert factorize(a, precision).solve(b).condition == np.inf
+
+
+def test_small_matrices_below_the_bound_are_not_called_singular() -> None:
+    for n in (2, 3, 6, 16):
+        a = n * (1 + 2.0**-44) * np.eye(n) - np.ones((n, n))
+        assert said(a, np.ones(n)) == said(np.stack([a, a]), np.ones(n)) == []
+        exact = np.linalg.cond(a, np.inf)
+        found: Any = factorize(a).solve(np.ones(n)).condition
+        assert found == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize("n", [17, 18, 20, 33, 64, 100])
+def test_two_rows_that_cancel_are_told_wherever_they_are(n: int) -> None:
+    """Their null vector has two entries: probes of one magnitude would miss it in one case of four."""
+    a = np.eye(n)
+    for i, j in [*combinations(range(17), 2)][:: n // 4]:
+        near = a.copy()
+        near[np.ix_([i, j], [i, j])] = [[1, -1], [-1, 1 + 2.0**-52]]
+        assert "singular to working precision" in said(near, np.ones(n))[0]
+        assert "singular to working precision" in said(np.stack([a, near]), np.ones(n))[0]
 
 
 SOUND = ((1, 2, 3, 4), (64, 10_000), (1e2, 1e6, 1e9, 1e11))  # modes, least sizes for float32, conditions

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers.dense import condition
 from fewbits.solvers.dense.arrays import Numbers, check_finite, check_together, with_gradient
 from fewbits.solvers.dense.refinement import EPS
 from fewbits.solvers.solution import of_family
@@ -16,7 +17,7 @@ from fewbits.typing import Array
 SolveOne = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 _MILD = 2.0**4  # ratio of the largest entries of rows or columns up to which scaling changes little
-_CERTAIN = 1e-2  # share of the largest acceptable condition below which one solution is enough
+_CERTAIN = 1e-3  # share of the largest acceptable condition below which one solution is enough
 
 
 def solve(a: Numbers, b: Array, solve_one: SolveOne, together: bool) -> Array:
@@ -90,13 +91,13 @@ def _together(a: torch.Tensor, b: torch.Tensor, solve_one: SolveOne) -> torch.Te
     a, b = a.to(dtype), b.to(dtype)
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     n = a.shape[-1]
-    signs = torch.where(torch.arange(2 * n).reshape(n, 2) % 3 == 0, -1.0, 1.0).to(a.device, dtype)
-    x: torch.Tensor = torch.linalg.lu_solve(lu, pivots, torch.cat([b, signs.expand(len(a), n, 2)], 2))
+    probes = condition.mixed(n).to(a.device, dtype)
+    x: torch.Tensor = torch.linalg.lu_solve(lu, pivots, torch.cat([b, probes.expand(len(a), n, 2)], 2))
     sizes = a.abs()
-    condition = sizes.sum(2).amax(1) * x[:, :, -2:].abs().amax((1, 2))
+    estimates = sizes.sum(2).amax(1) * x[:, :, -2:].abs().amax((1, 2))
     rows, columns = sizes.amax(2), sizes.amax(1)
     uneven = (rows.amax(1) > _MILD * rows.amin(1)) | (columns.amax(1) > _MILD * columns.amin(1))
-    easy = (condition * n * EPS < _CERTAIN) & ~uneven & torch.isfinite(x.abs()).all((1, 2))
+    easy = (estimates * n * EPS < _CERTAIN) & ~uneven & torch.isfinite(x.abs()).all((1, 2))
     x = x[:, :, :-2].contiguous()
     for i in (~easy).nonzero()[:, 0].tolist():
         x[i] = _named(i, solve_one, a[i], b[i])

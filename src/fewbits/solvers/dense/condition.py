@@ -11,7 +11,9 @@ from fewbits.solvers.dense.factors import Factors
 from fewbits.solvers.dense.refinement import EPS
 from fewbits.solvers.dense.system import State, System, magnitudes, times_power
 
-_PROBES = 2  # vectors of random signs: both miss the dominant direction in fewer than one case in a hundred
+_WHOLE = 16  # unknowns up to which the inverse itself is computed
+# Multiples fill a square evenly (Roberts, The Unreasonable Effectiveness of Quasirandom Sequences, 2018).
+_STEPS = torch.tensor([0.7548776662466927, 0.5698402909980532], dtype=torch.float64)
 _MOST_STEPS = 12  # of the Krylov search for the smallest singular vector; it ends when a step gains nothing
 # Factors of a singular matrix, rounded with unit roundoff u, have a condition of about 1 / u. Above a
 # fiftieth of that, the factors cannot tell an ill-conditioned matrix from a singular one.
@@ -22,6 +24,8 @@ _LITTLE = 0.25  # relative change of a solution by one step of refinement that c
 @dataclass(frozen=True)
 class Inverse:
     """Lower bounds on the infinity norm of (R A C)^-1; they are rarely below a third of it.
+
+    Of up to 16 unknowns they are the norm itself.
 
     Attributes:
         norm: the bound for the inverse itself.
@@ -34,17 +38,36 @@ class Inverse:
 
 
 def probes(a: torch.Tensor) -> torch.Tensor:
-    """Return random right-hand sides, (n, 2), whose solutions estimate the norm of the inverse."""
-    return _signs((len(a), _PROBES)).to(a.device, a.dtype)
+    """Return right-hand sides whose solutions tell the norm of the inverse: units, or :func:`mixed`."""
+    n = len(a)
+    return (torch.eye(n, dtype=torch.float64) if n <= _WHOLE else mixed(n)).to(a.device, a.dtype)
+
+
+def mixed(n: int) -> torch.Tensor:
+    """Return two vectors of random signs with magnitudes from 1/2 to 1, (n, 2) float64.
+
+    With magnitudes of one, rows of an inverse with few entries would often cancel. No two unknowns have
+    nearly the same magnitudes in both.
+    """
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(n))
+    sizes = torch.exp2((order.double()[:, None] * _STEPS).frac())  # curved: no sums of them are alike
+    return _signs((n, 2)) * sizes / 2
+
+
+def shown(answers: torch.Tensor) -> float:
+    """Return what the solutions of :func:`probes` show of the infinity norm of the inverse."""
+    sizes = magnitudes(answers)
+    return float((sizes.sum(1) if len(answers) <= _WHOLE else sizes.amax(1)).max())
 
 
 def harmless(system: System, factors: Factors, roundoff: float, answers: torch.Tensor) -> bool:
     """Return whether the solutions of :func:`probes` show beyond doubt that the matrix is nonsingular.
 
-    The norm of a row of the inverse is up to sqrt(n) times what a vector of random signs shows of it. Each
+    The norm of a row of the inverse is up to about sqrt(n) times what a random vector shows of it. Each
     vector misses a singular matrix with a probability of one in sixty.
     """
-    estimate = math.sqrt(len(system.a)) * float(magnitudes(answers).max()) * system.norm
+    n = len(system.a)
+    estimate = (1 if n <= _WHOLE else math.sqrt(n)) * shown(answers) * system.norm
     if not estimate <= certain(len(system.a)):
         return False
     return estimate * roundoff <= _DOUBTED or _contracts(system, factors, answers)
@@ -73,7 +96,7 @@ def inverse_norm(
     row = int(y.amax(1).argmax())
     unit = a.new_zeros(len(a), 1)
     unit[row] = 1
-    seen = max(float(y.max()), float(magnitudes(factors.adjoint().solve(unit)).sum()))
+    seen = max(shown(answers), float(magnitudes(factors.adjoint().solve(unit)).sum()))
     if not math.isfinite(seen):
         return Inverse(math.inf, math.inf)
     if roundoff <= EPS or seen * system.norm * roundoff <= _DOUBTED:

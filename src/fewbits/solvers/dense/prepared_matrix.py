@@ -34,7 +34,7 @@ class Factored:
         reason: the reason that goes with ``code``.
         roundoff: unit roundoff of the narrowest operands.
         seconds: the time it took; counted in the first stage that uses it.
-        answers: (n, 2), the solutions of :func:`condition.probes`; None before they are computed.
+        answers: the solutions of :func:`condition.probes`; None before they are computed.
         inverse: the norm of the inverse; None before it is estimated.
     """
 
