@@ -45,7 +45,7 @@ ScaleRuleOption = Annotated[
     typer.Option(
         "--scale-rule",
         help="How power-of-two scales are chosen: floor, ceil, rceil, even, ... Default: floor; to"
-        " `fewbits cast --map FILE` that of the proposal in the file.",
+        " `fewbits cast --map` that of the proposal.",
         show_default=False,
     ),
 ]

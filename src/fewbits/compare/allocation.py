@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
+from math import inf
 
 from fewbits.compare.knapsack import least
 from fewbits.errors import ArgumentError
+
+_UNITS = 1 << 50  # of which a bound has so many, so that float64 holds sums
 
 
 @dataclass(frozen=True)
@@ -18,7 +22,9 @@ class Choice:
 
 
 def allocate(tensors: Sequence[Sequence[Choice]], most_noise: float) -> list[int]:
-    """Choose one way to store each tensor: the fewest bytes in total with at most the given noise, exactly.
+    """Choose one way to store each tensor: the fewest bytes in total with at most the given noise.
+
+    This is exact but for what sums round off: noise is at most 2^-49 of the bound for each tensor above it.
 
     Args:
         tensors: the choices of each tensor; one has no noise, so that a solution always exists.
@@ -31,10 +37,15 @@ def allocate(tensors: Sequence[Sequence[Choice]], most_noise: float) -> list[int
     # Noise beyond the bound is left out at once: it may be so large that sums lose all other.
     within = [[k for k, choice in enumerate(choices) if choice.noise <= most] for choices in tensors]
     pairs = [
-        [(choices[k].noise, choices[k].bytes) for k in kept]
+        [(_units(choices[k].noise, most), choices[k].bytes) for k in kept]
         for choices, kept in zip(tensors, within, strict=True)
     ]
-    return [kept[k] for kept, k in zip(within, least(pairs, most), strict=True)]
+    return [kept[k] for kept, k in zip(within, least(pairs, _UNITS + len(pairs)), strict=True)]
+
+
+def _units(noise: float, most: float) -> int:
+    """Return noise in whole units of the bound: their sums are the same in any order."""
+    return round(Fraction(noise) / Fraction(most) * _UNITS) if 0 < most < inf else 0
 
 
 def allocate_within(tensors: Sequence[Sequence[Choice]], most_bytes: int) -> list[int]:
