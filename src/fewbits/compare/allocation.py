@@ -49,7 +49,7 @@ def _units(noise: float, most: float) -> int:
 
 
 def allocate_within(tensors: Sequence[Sequence[Choice]], most_bytes: int) -> list[int]:
-    """Choose one way to store each tensor: the least noise in total that fits into the bytes, exactly.
+    """Choose one way to store each tensor: the least noise in total that fits into the bytes.
 
     Args:
         tensors: the choices of each tensor.

@@ -1,4 +1,4 @@
-"""One choice for each of several things: the least cost in total within a bound on their size, exactly."""
+"""One choice for each of several things: the least cost in total within a bound on their size."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Pair = tuple[float, float]  # size and cost of a choice
+_MOST = 1 << 14  # sums that are kept; hundreds of things have more, and take minutes with them
+
 Integers = NDArray[np.int64]
 Reals = NDArray[np.float64]
 
@@ -20,6 +22,7 @@ def least(things: Sequence[Sequence[Pair]], most: float) -> list[int]:
     This is the multiple-choice knapsack. Thing after thing, all sums of sizes and costs are kept of which
     none is better in both (Kellerer, Pferschy, Pisinger, Knapsack Problems, 2004, section 11.5). A sum is
     dropped where the linear relaxation of what is left says that it cannot beat a solution already known.
+    Where more than 16,384 are left, as with hundreds of things, those are kept of which it promises most.
 
     Args:
         things: sizes and costs of the choices of each.
@@ -28,17 +31,23 @@ def least(things: Sequence[Sequence[Pair]], most: float) -> list[int]:
     Returns:
         The index of the choice for each thing.
     """
-    sizes, costs = np.zeros(1), np.zeros(1)
-    slack = 1e-12 * float(_Rest.of(things).cost[0])  # the relaxation adds up in another order
+    sizes, costs, steps = np.zeros(1), np.zeros(1), _Steps.of(things)
+    slack = 1e-12 * float(steps.first[:, 1].sum())  # the relaxation adds up in another order
     best, trail = np.inf, list[tuple[Integers, Integers]]()
     for i, choices in enumerate(things):
-        rest = _Rest.of(things[i + 1 :])
+        rest = steps.behind(i)
         all_sizes = (sizes[:, None] + np.array([size for size, _ in choices])).ravel()
         all_costs = (costs[:, None] + np.array([cost for _, cost in choices])).ravel()
         left = most - all_sizes - rest.smallest
         fits = np.flatnonzero(left >= 0)
-        best = min(best, float((all_costs[fits] + rest.reached(left[fits])).min()))
-        promising = fits[all_costs[fits] + rest.at_least(left[fits]) <= best + slack]
+        reached = all_costs[fits] + rest.reached(left[fits])
+        best = min(best, float(reached.min()))
+        bounds = all_costs[fits] + rest.at_least(left[fits])
+        better = np.flatnonzero((bounds <= best + slack) | (reached == reached.min()))
+        if better.size > _MOST:
+            lowest_first = better[np.argpartition(bounds[better], _MOST)]
+            better = np.union1d(lowest_first[:_MOST], reached.argmin())
+        promising = fits[better]
         order = promising[np.lexsort((all_costs[promising], all_sizes[promising]))]
         lowest = np.minimum.accumulate(all_costs[order])
         kept = order[np.r_[True, all_costs[order][1:] < lowest[:-1]]]
@@ -53,21 +62,40 @@ def least(things: Sequence[Sequence[Pair]], most: float) -> list[int]:
 
 
 @dataclass(frozen=True)
-class _Rest:
-    """The things not chosen for yet, by the size that they may take above the smallest."""
+class _Steps:
+    """The steps along the hulls of all things, the steepest first."""
 
-    smallest: float
-    more: Reals  # size above the smallest, after each step along the hulls, the steepest first
-    cost: Reals  # with that size
+    first: Reals  # size and cost of the smallest choice of each thing
+    thing: Integers  # whose step it is
+    size: Reals
+    gain: Reals  # of cost; negative
 
     @classmethod
-    def of(cls, things: Sequence[Sequence[Pair]]) -> _Rest:
+    def of(cls, things: Sequence[Sequence[Pair]]) -> _Steps:
         hulls = [_hull(choices) for choices in things]
-        steps = [(b[0] - a[0], b[1] - a[1]) for h in hulls for a, b in pairwise(h)]
-        steps.sort(key=lambda step: step[1] / step[0])
-        start = sum(h[0][1] for h in hulls)
-        more = np.cumsum([0.0, *(size for size, _ in steps)])
-        return cls(sum(h[0][0] for h in hulls), more, np.cumsum([start, *(gain for _, gain in steps)]))
+        steps = [
+            (_slope(a, b), i, b[0] - a[0], b[1] - a[1]) for i, h in enumerate(hulls) for a, b in pairwise(h)
+        ]
+        steps.sort(key=lambda step: step[0])
+        _, thing, size, gain = np.array(steps, np.float64).reshape(-1, 4).T
+        return cls(
+            np.array([h[0] for h in hulls], np.float64).reshape(-1, 2), thing.astype(np.int64), size, gain
+        )
+
+    def behind(self, i: int) -> _Rest:
+        """Return the things behind number i, not chosen for yet."""
+        theirs, (smallest, start) = self.thing > i, self.first[i + 1 :].sum(axis=0)
+        more, cost = np.cumsum(self.size[theirs]), start + np.cumsum(self.gain[theirs])
+        return _Rest(float(smallest), np.r_[0.0, more], np.r_[start, cost])
+
+
+@dataclass(frozen=True)
+class _Rest:
+    """Some things, by the size that they may take above the smallest."""
+
+    smallest: float
+    more: Reals  # size above the smallest, after each step
+    cost: Reals  # with that size
 
     def reached(self, left: Reals) -> Reals:
         """Return a cost that these sizes reach: after all whole steps that fit."""
