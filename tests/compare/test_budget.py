@@ -14,6 +14,7 @@ from safetensors.torch import save_file
 from scipy.optimize import Bounds, LinearConstraint, milp
 
 from fewbits.cli import main as cli
+from fewbits.compare import knapsack
 from fewbits.compare.allocation import Choice, allocate, allocate_within
 from fewbits.compare.checkpoint import measure_checkpoint
 from fewbits.errors import ArgumentError
@@ -59,6 +60,32 @@ def random_model(tensors: int) -> list[list[Choice]]:
 
 
 BITS = (4, 4.25, 4.5, 5, 6, 6.25, 8, 8.25, 9)
+
+
+@given(problem=problems, most=st.integers(1, 120), kept=st.integers(1, 4))
+@settings(max_examples=200)
+def test_few_sums_that_are_kept_are_never_those_that_lead_nowhere(problem: Any, most: int, kept: int) -> None:
+    tensors = made(problem)
+    if sum(min(c.bytes for c in of) for of in tensors) > most:
+        return
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(knapsack, "_MOST", kept)
+        size, noise = cost(tensors, allocate_within(tensors, most))
+    assert size <= most
+    # What remains is at least as good as taking whole steps along the hulls while they fit.
+    pairs = [[(c.bytes, c.noise) for c in of] for of in tensors]
+    steps = knapsack._Steps.of(pairs).behind(-1)
+    assert noise <= steps.reached(np.array([most - steps.smallest]))[0] * (1 + 1e-9) + 1e-12
+
+
+def test_few_sums_that_are_kept_are_those_that_promise_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = random_model(60)
+    most = sum(of[3].bytes for of in tensors)
+    best = cost(tensors, allocate_within(tensors, most))
+    monkeypatch.setattr(knapsack, "_MOST", 20)
+    assert cost(tensors, allocate_within(tensors, most)) == best
+    monkeypatch.setattr(knapsack, "_MOST", 1)
+    assert best[1] < cost(tensors, allocate_within(tensors, most))[1] < best[1] * 1.001
 
 
 def test_a_large_model_is_as_good_as_an_integer_program_finds_it() -> None:
