@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from glob import escape
@@ -88,6 +88,30 @@ class Selection:
         """Whether a module, or a tensor of one, is selected."""
         name = str(name)
         return within(name, self.include) and not within(name, self.exclude)
+
+    @classmethod
+    def of(
+        cls,
+        include: str | Iterable[str],
+        exclude: str | Iterable[str],
+        named: Mapping[str, object],
+        beside: Iterable[str] = (),
+    ) -> Selection:
+        """Return what a user's patterns select, a shared module by each of its names.
+
+        Args:
+            include: what a function takes as ``include``.
+            exclude: what it takes as ``exclude``.
+            named: all names of modules, with what they name; the model itself first.
+            beside: names that a pattern may fit besides.
+
+        Raises:
+            ArgumentError: what is no pattern, or one that fits nothing.
+        """
+        globs = {"include": listed("include", include), "exclude": listed("exclude", exclude)}
+        for argument, given in globs.items():
+            check_fits(argument, given, [*named, *beside])
+        return cls(*(with_shared(given, named.items()) for given in globs.values()))
 
     @property
     def is_all(self) -> bool:

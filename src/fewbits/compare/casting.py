@@ -23,7 +23,7 @@ from fewbits import kernels
 from fewbits.formats import Format, parse
 from fewbits.kernels import ops
 from fewbits.metrics import Tally
-from fewbits.names import check_fits, listed, with_shared, within
+from fewbits.names import Selection, listed
 from fewbits.ptq.layer_input import Arguments, with_input
 from fewbits.ptq.layers import holds_weight
 from fewbits.tensor import fake_quantize
@@ -82,9 +82,7 @@ class Cast:
     layers: tuple[LayerTally, ...]
     cast_parameters: int  # values held in the narrow format
     other_parameters: int  # values that stay in FP32
-    left_wide: tuple[
-        tuple[str, float], ...
-    ] = ()  # matrices that do, as far as named, and shares of all values
+    left_wide: tuple[tuple[str, float], ...] = ()  # matrices that do, as named; shares of all values
 
     @property
     def weight_qsnr_db(self) -> float:
@@ -193,15 +191,8 @@ def rounded(
         ArgumentError: a pattern matches no module.
     """
     named = dict(model.named_modules(remove_duplicate=False))
-    included, excluded = listed("include", include), listed("exclude", exclude)
-    check_fits("include", included, list(named))
-    check_fits("exclude", excluded, list(named))
-    included, excluded = with_shared(included, named.items()), with_shared(excluded, named.items())
-    selected = {
-        name: module
-        for name, module in model.named_modules()
-        if _axes(module) and (not included or within(name, included)) and not within(name, excluded)
-    }
+    selection = Selection.of(listed("include", include) or "*", exclude, named)
+    selected = {name: module for name, module in model.named_modules() if _axes(module) and name in selection}
     layers = {name: module for name, module in selected.items() if holds_weight(module)}
     computed = {name: module for name, module in selected.items() if name not in layers}
     tallies = tuple(LayerTally(name) for name in layers)

@@ -15,7 +15,7 @@ from fewbits.compare.bare_parameters import BareParameter, bare_parameters
 from fewbits.compare.casting import Cast, CountedRounding, FormatQuantizer, LayerTally, counts, mark_unbounded
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
-from fewbits.names import Selection, check_fits, with_shared
+from fewbits.names import Selection
 from fewbits.ptq import quantize_model
 from fewbits.ptq.data_flow import Batch
 from fewbits.ptq.grid import Target
@@ -70,11 +70,7 @@ class WeightCast:
                 users[id(p)] = users.get(id(p), 0) + 1
         bare = bare_parameters(model, users, self.stored_rows)
         named = dict(model.named_modules(remove_duplicate=False))
-        check_fits("include", self.include, [*named, *bare])
-        check_fits("exclude", self.exclude, [*named, *bare])
-        selection = Selection(
-            with_shared(self.include or ("*",), named.items()), with_shared(self.exclude, named.items())
-        )
+        selection = Selection.of(self.include or "*", self.exclude, named, bare)
         found: dict[str, ProductLayer] = {}
         for name, module in model.named_modules():
             layer = product_layer(module)

@@ -13,7 +13,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from fewbits.errors import ArgumentError
-from fewbits.names import Selection, check_fits, listed, parents, with_shared
+from fewbits.names import Selection, parents
 from fewbits.nn.function_products import PRODUCTS, WIDE
 from fewbits.nn.layer_classes import narrow_class
 from fewbits.nn.layer_precision import LayerPrecision
@@ -56,11 +56,7 @@ def narrow_products(
     names = dict(model.named_modules())
     if any(hasattr(m, "fewbits_attention") or hasattr(m, "fewbits_products") for m in names.values()):
         raise ArgumentError(f"the products of {type(model).__name__} are narrow already; ask for it once")
-    every = dict(model.named_modules(remove_duplicate=False))
-    included, excluded = listed("include", include), listed("exclude", exclude)
-    check_fits("include", included, list(every))
-    check_fits("exclude", excluded, list(every))
-    selection = Selection(with_shared(included, every.items()), with_shared(excluded, every.items()))
+    selection = Selection.of(include, exclude, dict(model.named_modules(remove_duplicate=False)))
     wide: tuple[LeftWide, ...] = model.fewbits_wide  # type: ignore[assignment]  # torch types attributes as tensors or modules
     left = {entry.name for entry in wide if entry.why == "excluded"}
     around = parents(names) & left  # modules whose own products were excluded

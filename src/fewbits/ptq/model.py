@@ -19,7 +19,7 @@ from torch.nn.utils import parametrize
 from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Format, parse
 from fewbits.kernels import check_scale_rule, has_scale_rule
-from fewbits.names import Selection, check_fits, listed, with_shared, within
+from fewbits.names import Selection, check_fits, with_shared, within
 from fewbits.ptq.choosing import METHODS, SCALES, Choice, ChosenWeight, choose_each, choose_rotation
 from fewbits.ptq.data_flow import Batch, Seen, Stage, call, run_to, stages
 from fewbits.ptq.grid import Target
@@ -132,7 +132,7 @@ def quantize_model(
     choice = _checked(method, scale, damping, batches)
     check_size(hadamard)
     check_scale_rule(scale_rule, [*targets.formats, *([rounding] if rounding else [])])
-    layers, left = _layers(model, targets, Selection(listed("include", include), listed("exclude", exclude)))
+    layers, left = _layers(model, targets, include, exclude)
     settings = {"versions": [release("fewbits"), release("torch")], **asdict(choice), "hadamard": hadamard}
     settings["formats"] = [str(rounding), scale_rule, *(f"{name} {targets[name].format}" for name in layers)]
     weights = getattr(model, "fewbits_weights", None)
@@ -405,14 +405,12 @@ def _checked(method: str, scale: str, damping: float, batches: Sequence[Batch]) 
 
 
 def _layers(
-    model: nn.Module, targets: _Targets, selection: Selection
+    model: nn.Module, targets: _Targets, include: str | Iterable[str], exclude: str | Iterable[str]
 ) -> tuple[dict[str, ProductLayer], list[QuantizedLayer]]:
     """Return the layers to change, and records of those that are left for a reason."""
     named = dict(model.named_modules(remove_duplicate=False))
-    check_fits("include", selection.include, list(named))
-    check_fits("exclude", selection.exclude, list(named))
+    selection = Selection.of(include, exclude, named)
     check_fits("map", [glob for glob, _ in targets.rules], list(named))
-    selection = Selection(*(with_shared(x, named.items()) for x in (selection.include, selection.exclude)))
     if any(hasattr(module, "fewbits_recipe") for module in model.modules()):
         raise ArgumentError("the model was prepared by fewbits.prepare; give it as it was before")
     layers: dict[str, ProductLayer] = {}

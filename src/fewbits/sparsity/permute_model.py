@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from fewbits.errors import ArgumentError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
-from fewbits.names import check_fits, listed, with_shared, within
+from fewbits.names import Selection
 from fewbits.sparsity import channel_rules
 from fewbits.sparsity.channels import Axes, Axis
 from fewbits.sparsity.permutation import ColumnOrder, find_order
@@ -89,16 +89,13 @@ def permute(
         raise ArgumentError(
             "the model is sparse already, and its masks would not move along; permute it before sparsify"
         )
-    chosen, included, excluded = read(pattern), listed("include", include), listed("exclude", exclude)
-    named = dict(model.named_modules(remove_duplicate=False))
-    check_fits("include", included, list(named))
-    check_fits("exclude", excluded, list(named))
-    included, excluded = with_shared(included, named.items()), with_shared(excluded, named.items())
+    chosen = read(pattern)
+    selection = Selection.of(include, exclude, dict(model.named_modules(remove_duplicate=False)))
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
     with _evaluated(model):
         axes, tensors = _traced(model, inputs)
         before = _outputs(model, inputs)
-        wanted = [axis for axis in axes.consumed if _is_wanted(axis[0], included, excluded)]
+        wanted = [axis for axis in axes.consumed if _is_wanted(axis[0], selection)]
         jobs, left = _jobs(axes, wanted, tensors, chosen)
         permuted = _search(jobs, axes, tensors, chosen, seed, time.perf_counter() + seconds)
         orders = {root: channels.search.order for root, channels in permuted.items()}
@@ -205,9 +202,9 @@ def _traced(model: nn.Module, inputs: tuple[object, ...]) -> tuple[Axes, dict[st
     return axes, owned
 
 
-def _is_wanted(parameter: str, included: tuple[str, ...], excluded: tuple[str, ...]) -> bool:
+def _is_wanted(parameter: str, selection: Selection) -> bool:
     module = parameter.rpartition(".")[0]
-    return within(module, included) and not within(module, excluded)
+    return module in selection
 
 
 def _jobs(

@@ -143,9 +143,10 @@ def _cycle(problem: Problem, space: Space, r: torch.Tensor, known: _Known) -> to
         problem.note(size * abs(left) / first, lambda x=x: x)  # type: ignore[misc]  # mypy gives a default of a lambda no type
         if problem.claimed <= enough or beta == 0 or (doubt and doubt.is_due() and doubt.refutes(x)):
             break
-    if doubt is None or not doubt.refutes(x):
+    after = 0.0 if doubt is None else doubt.size(x)
+    if doubt is None or after <= doubt.before:
         return x
-    known.singular |= doubt.size(x) > FALSE * doubt.before
+    known.singular |= after > FALSE * doubt.before
     return doubt.x
 
 

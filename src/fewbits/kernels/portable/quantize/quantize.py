@@ -138,7 +138,7 @@ def _codes(
 ) -> Tensor:
     """Return the codes of blocks."""
     element, scaling = format.element, format.groups.scales
-    finite = (bits & layout.magnitude) < layout.infinity
+    given, of_given = bits, layout
     if scaling is not None and not scaling.power_of_two:
         bits, layout = _quotient(bits, scales, layout)
     if element.grid is not None:
@@ -148,6 +148,7 @@ def _codes(
     if scales.exponent is not None:
         numbers = _divided(numbers, _unit(bits, scales))
     if element.reals_only:  # of a number the quotient is one, if beyond the largest float64
+        finite = (given & of_given.magnitude) < of_given.infinity
         most = torch.finfo(torch.float64).max
         numbers = torch.where(finite, numbers.clamp(-most, most), numbers)
     return encode_other(element, numbers, chosen, drawn)
