@@ -22,12 +22,12 @@ using block_magnitudes::measure_blocks;
 using block_scales::choose_scales, block_scales::gather_pairs, block_scales::shift_line;
 using finite_vectors::Result, finite_vectors::RoundVectors, finite_vectors::Scaling, finite_vectors::VectorRounding,
     finite_vectors::fixed_quotients_for, finite_vectors::is_plain, finite_vectors::own, finite_vectors::unscaled_for, finite_vectors::values_beyond, finite_vectors::vectors_for, finite_vectors::whole;
-using prepared::Buffers, prepared::PreparedQuantize;
+using prepared::Buffers, prepared::PreparedQuantize, prepared::drawn_spinors;
 using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::round_signs, tiles::round_tile,
     tiles::zero_nonfinite;
 using blocks::fill, blocks::spread_blocks;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
-using memory::at, memory::load, memory::store;
+using memory::at, memory::load, memory::prefetch, memory::store;
 using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least,
     numbers::long_tile, numbers::tile, numbers::vector, numbers::vector_bytes;
 using packing::joined, packing::pack;
@@ -70,11 +70,18 @@ inline const float* input(const PreparedQuantize& p, i64 index, i64 step, i64 n,
 
 namespace {  // of this file alone
 
+// Asks for the beginning of the next line while one is measured, for which memory would else do nothing.
+[[gnu::always_inline]] inline void ask_for_next(const PreparedQuantize& p, i64 in, i64 start, i64 n) {
+    constexpr i64 part = 4;
+    if (p.g.n <= 16 * tile) prefetch(at(p.job.in, p.job.in_type, in + p.g.n * p.g.step + start / part), n / part * i64{sizeof(float)});
+}
+
 // A stretch of a line.
 inline Measured measure(const PreparedQuantize& p, Buffers& t, i64 in, i64 n) {
     Measured m{0, false};
     for (i64 start = 0; start < n; start += tile) {
         const i64 count = least(tile, n - start);
+        ask_for_next(p, in, start, count);
         see(m, input(p, in + start * p.g.step, p.g.step, count, t.x), count);
     }
     return m;
@@ -89,6 +96,7 @@ inline bool measure_line(const PreparedQuantize& p, Buffers& t, i64 in, i64 most
     for (i64 start = 0; start < n; start += most_values) {
         const i64 count = least(most_values, n - start), blocks = count_of(count, size);
         const float* x = input(p, in + start * p.g.step, p.g.step, count, t.x);
+        ask_for_next(p, in, start, count);
         if (!measure_blocks(t, x, count, size, blocks)) return false;
         // Whole vectors, which end in zeros.
         for (i64 j = 0; j < blocks; j += vector) {
@@ -134,14 +142,12 @@ inline i64 asked_ahead(const PreparedQuantize& p) {
 // all draws first would let memory wait. `per` values share a scale. Draws are indexed by the place of a value in the C order
 // of the array, so that cutting changes none.
 inline void round_in_pieces(const PreparedQuantize& p, Buffers& t, RoundVectors round, VectorRounding q, i64 place, i64 per) {
-    const i64 piece = per == 24 ? 384 : 256;  // of whole blocks, and of all draws of their counters
+    const i64 piece = per == 24 ? drawn_spinors : 256;  // of whole blocks, and of all draws of their counters
     const i64 bits = bits_of_element(p.f), n = q.n;
     for (i64 at = 0; at < n; at += q.n) {
         // The last piece is longer, as too short a one could not be packed.
         q.n = n - at < 2 * piece ? n - at : piece;
-        u32* draws;
-        draw(p.f.seed, p.f.random_bits, place + at * p.g.place_step, p.g.place_step, q.n, t.draws, &draws);
-        q.draws = draws;
+        draw(p.f.seed, p.f.random_bits, place + at * p.g.place_step, p.g.place_step, q.n, t.draws, &q.draws);
         round(p.element, q);
         q.x += q.n, q.w += q.n, q.a += q.n / per, q.b += q.n / per;
         if (p.values) q.values += q.n;

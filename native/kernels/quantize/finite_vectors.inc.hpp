@@ -103,7 +103,7 @@ void round_vectors(const Constants& given, const VectorRounding& given_rounding)
                 const i64 at = i + v * vector;
                 if (v * vector % line == 0) ask<result>(q, at);
                 if (per == own) a = read<Reals>(q.a + at), b = read<Reals>(q.b + at);
-                if (per == 24) a = numbers_of_spinors(q.a, at), b = numbers_of_spinors(q.b, at);
+                if (per == 24) a = numbers_of_spinors(of_run, v * vector), b = numbers_of_spinors(back, v * vector);  // runs begin blocks
                 else if (per > 0) a = broadcast(of_run[block_of<per>(v * vector)]), b = broadcast(back[block_of<per>(v * vector)]);
                 as[v] = a, bs[v] = b;
             }

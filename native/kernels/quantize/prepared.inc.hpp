@@ -35,6 +35,9 @@ struct alignas(64) Buffers {
     bool bad[long_tile];  // whether a block holds something that is not finite
 };
 
+// Blocks of 24 that are as many values as a whole number of draws.
+constexpr i64 drawn_spinors = 3 * drawn_together;
+
 // Everything about a job that its tiles share.
 struct PreparedQuantize {
     const Quantize& job;
@@ -100,6 +103,7 @@ inline PreparedQuantize prepare_quantize(const Quantize& job) {
         if (infinite && p.same) p.unscaled = f.grid.limit_above == (255 << f.grid.m) - 1;
     }
     if (p.in_vectors || p.unscaled) p.tile = long_tile;
+    if (p.stochastic && f.block == 24) p.tile = p.tile / drawn_spinors * drawn_spinors;
     // Codes of other widths go through a buffer.
     const i32 bits = bits_of_element(f);
     p.joins = (p.in_vectors || p.unscaled) && !p.values && (bits <= 8 || bits == 16);

@@ -106,7 +106,7 @@ inline void round_signs(const PreparedQuantize& p, Buffers& t, const float* x, c
         constexpr i64 piece = 256;
         for (i64 at = 0; at < n; at += piece) {
             const i64 count = least(piece, n - at), scale = one_scale ? 0 : at;
-            u32* draws;
+            const u32* draws;
             draw(p.f.seed, p.f.random_bits, place + at * place_step, place_step, count, t.draws, &draws);
             look_up(p.f.table, x + at, a + scale, b + scale, draws, values + at, past_caches, codes + at, ahead, count);
         }
@@ -121,7 +121,7 @@ inline void round_signs(const PreparedQuantize& p, Buffers& t, const float* x, c
 inline void round_tile(const PreparedQuantize& p, Buffers& t, const float* x, const float* w, const float* a, const float* b,
                        bool finite, i64 place, i64 place_step, float* values, i32* codes, i64 n) {
     if (p.by_sign && finite) return round_signs<false>(p, t, w, a, b, place, place_step, values, codes, 0, n);
-    u32* draws = nullptr;
+    const u32* draws = nullptr;
     const float* outer = p.two_level ? t.outer : nullptr;
     if (p.stochastic) draw(p.f.seed, p.f.random_bits, place, place_step, n, t.draws, &draws);
     // Only round_all knows what becomes of NaN and infinity.

@@ -173,6 +173,11 @@ inline Bits sum_of(const Constants&, const BinadeTable&, Reals u) { return (Bits
 
 namespace {  // of this file alone
 
+inline Reals clamped(Reals u, Reals least, Reals most) {
+    const Reals below = u < most ? u : most;
+    return below > least ? below : least;
+}
+
 // |u|, but not above `most`.
 inline Reals magnitude_within(Reals u, Reals most) {
 #if defined(__AVX512F__)
@@ -390,8 +395,12 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
         return codes ? (Bits)((Naturals)within >> k.drop) : within | (x & sign_bit);
     }
     const Bits from = from_w ? read<Bits>(q.w + i) : x;
+    // Of integers drawn to values each sign has its own limit, and those drawn in a sum have theirs from the beginning.
+    constexpr bool integers = (draws == Draws::sixteen || draws == Draws::in_sum) && binades == Binades::one && !plain && !codes;
+    constexpr bool signed_sum = integers && draws == Draws::in_sum;
     // A sign goes where the magnitude is limited: that of pairs at once, to be compared; their largest value is not below one.
-    const Reals w = (Reals)(codes ? from : from & magnitude_mask);
+    const Bits magnitude = codes || (signed_sum && !from_w) ? from : from & magnitude_mask;
+    const Reals w = (Reals)(signed_sum && from_w ? magnitude | (x & sign_bit) : magnitude);
     Reals u = scaling == Scaling::powers ? w * a : w / a, unit = b;
     if (codes && pairs) u = magnitude_within(u, most);
     if constexpr (pairs && draws != Draws::any)
@@ -403,18 +412,14 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
         unit = chosen(below, 0.5f * b, b);
         if (codes) shifts = bits_of_pairs(below);
     }
-    // Of integers drawn to values each sign has its own limit.
-    constexpr bool integers = (draws == Draws::sixteen || draws == Draws::in_sum) && binades == Binades::one && !plain && !codes;
     if (codes) u = magnitude_within(u, most);
+    else if (signed_sum) u = clamped(u, broadcast(-k.min), broadcast(k.max));
     else if (integers) u = (Reals)smaller((Bits)u, x < 0 ? (Bits)broadcast(k.min) : (Bits)broadcast(k.max));
     else if (drawn) u = (Reals)smaller((Bits)u, (Bits)most);
     if (codes && binades == Binades::few) return in_fraction(sum_of(k, table, u));
     const Bits field = binade_of<binades>(k, u);
-    // Integers are drawn in a sum with the sign of x: zero gets none.
-    constexpr bool signed_sum = integers && draws == Draws::in_sum;
-    const Bits sign = x & sign_bit;
     Rounded r;
-    if constexpr (signed_sum) r = round_in_sum((Reals)((Bits)u | sign), (Reals)((Bits)added_with_draws(k, field) | sign), read<Naturals>(q.draws + i));
+    if constexpr (signed_sum) r = round_in_sum(u, (Reals)((Bits)added_with_draws(k, field) | (x & sign_bit)), read<Naturals>(q.draws + i));
     else if constexpr (drawn) r = round_drawn<draws>(k, field, u, read<Naturals>(q.draws + i));
     else if constexpr (result == Result::packed && binades == Binades::one) return in_fraction((Bits)(u + (Reals)added_to_nearest(k, field)));
     else r = round_to_nearest(k, field, u);

@@ -14,7 +14,7 @@ void counter_uniform(const CounterUniform& u, i64 first, i64 last) {
     alignas(64) u32 buffer[tile + drawn_together];
     for (i64 done = first; done < last; done += tile) {
         const i64 n = least(tile, last - done);
-        u32* drawn;
+        const u32* drawn;
         draw(u.seed, 32, u.position + done, 1, n, buffer, &drawn);
         // The upper 24 bits d give 2 d + 1 - 2^24: odd, of magnitude below 2^24, so that its conversion is exact.
         for (i64 i = 0; i < n; ++i) u.out[done + i] = static_cast<float>(static_cast<i32>(drawn[i] >> 8 << 1) + 1 - (1 << 24)) * u.unit;

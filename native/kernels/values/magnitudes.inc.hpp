@@ -10,7 +10,7 @@
 namespace magnitudes {
 
 using lines::line_of;
-using memory::at, memory::load, memory::prefetch;
+using memory::at, memory::load, memory::open_pages, memory::prefetch;
 using numbers::Bits, numbers::Naturals, numbers::float_of, numbers::infinity_bits, numbers::larger, numbers::least,
     numbers::magnitude_mask, numbers::tile, numbers::vector;
 using scales::Measured, scales::see, scales::smallest_of;
@@ -22,7 +22,7 @@ namespace {  // of this file alone
 constexpr i64 measured_together = 8 * tile;
 
 // Values between what is measured and what is asked for from memory meanwhile.
-constexpr i64 values_ahead = 2 * tile;
+constexpr i64 values_ahead = tile / 2;
 
 // Both extremes of n values in one pass: what `see` and smallest_of find. Four pairs of registers side by side wait for
 // nothing, so that memory alone is the limit.
@@ -73,6 +73,8 @@ Magnitudes measure(const void* in, Real type, const Geometry& g, i64 first, i64 
             if (type != Real::f32 || g.step != 1) {
                 load(from, type, g.step, n, buffer);
                 x = buffer;
+            } else {
+                open_pages(x + values_ahead, n * i64{sizeof(float)});
             }
             see_both(m, least_bits, x, n);
         }

@@ -104,7 +104,7 @@ inline void draw_together(u64 seed, i64 first, u32* __restrict out) {
 }
 
 template <i32 random_bits>
-inline void draw_bits(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, u32** start) {
+inline void draw_bits(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out, const u32** start) {
     constexpr i64 together = positions_of(random_bits), drawn = counters_together / 16 * together;
     if (step != 1) {
         // Positions that do not follow each other: each costs a whole block of draws, of which one is used.
@@ -117,16 +117,17 @@ inline void draw_bits(u64 seed, i64 first, i64 step, i64 n, u32* __restrict out,
         *start = out;
         return;
     }
+    // First: it has left the core when it is read, in one vector with what lies beside it.
     const i64 before = first % together;
-    for (i64 done = 0; done < n + before; done += drawn) draw_together<random_bits>(seed, first - before + done, out + done);
     *start = out + before;
+    for (i64 done = 0; done < n + before; done += drawn) draw_together<random_bits>(seed, first - before + done, out + done);
 }
 
 }  // namespace
 
 // The draws of n positions from `first` on, `step` apart, at `*start`, of 16 or 32 random bits each. n is at most a tile;
 // `out` has room for drawn_together more.
-inline void draw(u64 seed, i32 random_bits, i64 first, i64 step, i64 n, u32* __restrict out, u32** start) {
+inline void draw(u64 seed, i32 random_bits, i64 first, i64 step, i64 n, u32* __restrict out, const u32** start) {
     if (random_bits == 32) return draw_bits<32>(seed, first, step, n, out, start);
     draw_bits<16>(seed, first, step, n, out, start);
 }
