@@ -27,7 +27,7 @@ using tiles::nontemporal, tiles::overwrite, tiles::replace_nonfinite, tiles::rou
     tiles::zero_nonfinite;
 using blocks::fill, blocks::spread_blocks;
 using lines::Line, lines::divisible, lines::line_of, lines::outer_of_each_line, lines::tile_of, lines::whole_of;
-using memory::at, memory::load, memory::prefetch, memory::store;
+using memory::at, memory::load, memory::prefetch, memory::size_of, memory::store;
 using numbers::Bits, numbers::Reals, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least,
     numbers::long_tile, numbers::tile, numbers::vector, numbers::vector_bytes;
 using packing::joined, packing::pack;
@@ -72,8 +72,8 @@ namespace {  // of this file alone
 
 // Asks for the beginning of the next line while one is measured, for which memory would else do nothing.
 [[gnu::always_inline]] inline void ask_for_next(const PreparedQuantize& p, i64 in, i64 start, i64 n) {
-    constexpr i64 part = 4;
-    if (p.g.n <= 16 * tile) prefetch(at(p.job.in, p.job.in_type, in + p.g.n * p.g.step + start / part), n / part * i64{sizeof(float)});
+    constexpr i64 part = 4;  // of it: asked for twice, a larger one would keep memory waiting while the line is rounded
+    if (p.g.n <= 16 * tile) prefetch(at(p.job.in, p.job.in_type, in + p.g.n * p.g.step + start / part), n / part * size_of(p.job.in_type));
 }
 
 // A stretch of a line.
