@@ -41,6 +41,9 @@ namespace {  // of this file alone
 // The part of a line that one item of work covers; all of it where a cut would share bytes or scales.
 constexpr i64 tiles_in_item = 8;
 
+// Values of a line, at most, that caches still hold when it is rounded after it was measured.
+constexpr i64 kept_line = 16 * tile;
+
 }  // namespace
 
 // Values of a line in one item.
@@ -73,7 +76,7 @@ namespace {  // of this file alone
 // Asks for the beginning of the next line while one is measured, for which memory would else do nothing.
 [[gnu::always_inline]] inline void ask_for_next(const PreparedQuantize& p, i64 in, i64 start, i64 n) {
     constexpr i64 part = 4;  // of it: asked for twice, a larger one would keep memory waiting while the line is rounded
-    if (p.g.n <= 16 * tile) prefetch(at(p.job.in, p.job.in_type, in + p.g.n * p.g.step + start / part), n / part * size_of(p.job.in_type));
+    if (p.g.n <= kept_line) prefetch(at(p.job.in, p.job.in_type, in + p.g.n * p.g.step + start / part), n / part * size_of(p.job.in_type));
 }
 
 // A stretch of a line.
@@ -135,7 +138,7 @@ inline Target target_of(const PreparedQuantize& p, const Line& line, const LineB
 // How far ahead memory is asked for; where lines of no great length are measured before they are rounded, a line.
 inline i64 asked_ahead(const PreparedQuantize& p) {
     const bool by_line = outer_of_each_line(p.f) || (has_blocks(p.f) && p.f.block > p.tile);
-    return by_line && p.g.n <= 16 * tile ? p.g.n : p.tile + values_beyond;
+    return by_line && p.g.n <= kept_line ? p.g.n : p.tile + values_beyond;
 }
 
 // Draws for a few values, then rounds them, and so on: what draws take and what memory takes then pass together, where

@@ -395,12 +395,12 @@ inline Bits round_vector(const Constants& k, const VectorRounding& q, const Bina
         return codes ? (Bits)((Naturals)within >> k.drop) : within | (x & sign_bit);
     }
     const Bits from = from_w ? read<Bits>(q.w + i) : x;
-    // Of integers drawn to values each sign has its own limit, and those drawn in a sum have theirs from the beginning.
+    // Of integers drawn to values each sign has its own limit; those drawn in a sum have the sign of x from here on, so that zero gets none.
     constexpr bool integers = (draws == Draws::sixteen || draws == Draws::in_sum) && binades == Binades::one && !plain && !codes;
     constexpr bool signed_sum = integers && draws == Draws::in_sum;
     // A sign goes where the magnitude is limited: that of pairs at once, to be compared; their largest value is not below one.
-    const Bits magnitude = codes || (signed_sum && !from_w) ? from : from & magnitude_mask;
-    const Reals w = (Reals)(signed_sum && from_w ? magnitude | (x & sign_bit) : magnitude);
+    const Bits magnitude = codes ? from : from & magnitude_mask;
+    const Reals w = (Reals)(signed_sum ? magnitude | (x & sign_bit) : magnitude);
     Reals u = scaling == Scaling::powers ? w * a : w / a, unit = b;
     if (codes && pairs) u = magnitude_within(u, most);
     if constexpr (pairs && draws != Draws::any)
