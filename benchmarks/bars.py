@@ -106,6 +106,14 @@ def _ternary(row: Row) -> str:
     return f"{row['weights']}, {row['bits']}-bit x"
 
 
+def _call(row: Row) -> str:
+    return str(row["call"])
+
+
+def _copy_bar(numpy: bool) -> Callable[[Row, str], float | None]:
+    return lambda row, isa: 1.0 if row["call"].endswith("NumPy") == numpy else None
+
+
 def _step_bar(row: Row, isa: str) -> float | None:
     if row["recipe"] in ("mxfp8", "mxfp6"):
         return 1.2 if isa in WITHOUT_BF16 else 0.7
@@ -189,6 +197,10 @@ BARS: dict[str, tuple[Bar, ...]] = {
             lambda row: f"{row['call']}, 64 x 128",
             at_most=True,
         ),
+    ),
+    "new_results": (
+        Bar("of torch's copy", _of("times_torch"), _copy_bar(numpy=False), _call, at_most=True),
+        Bar("of NumPy's copy", _of("times_numpy"), _copy_bar(numpy=True), _call, at_most=True),
     ),
     "compare_checkpoint": (
         Bar(

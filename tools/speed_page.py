@@ -19,6 +19,7 @@ QUESTIONS = {
     "bit_planes": "A packed ternary matrix times one vector",
     "matmul": "A product of two matrices of 4096 x 4096, both rounded in the call",
     "small_calls": "Calls on small tensors",
+    "new_results": "Results of 256 MiB in new memory",
     "compare_checkpoint": "`fewbits compare` on a checkpoint",
     "train_step": "A training step",
     "solve_dense": "Dense systems to double accuracy",

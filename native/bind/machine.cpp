@@ -11,6 +11,7 @@
 #include "dispatch/dispatch.hpp"
 #include "dispatch/exact.hpp"
 #include "dispatch/nontemporal.hpp"
+#include "dispatch/pages.hpp"
 #include "dispatch/scratch.hpp"
 
 using namespace fewbits;
@@ -45,6 +46,10 @@ void fewbits::bind_machine(nb::module_& m) {
     m.def("force_nontemporal", &force_nontemporal, "wanted"_a.none(),
           "Make every result go to memory past the caches, or none, or give the choice back with None.");
     m.def("scratch", &scratch, "bytes"_a, "Return memory without values that is kept in the process once the array is gone.");
+    m.def(
+        "ask_for_huge_pages",
+        [](std::uintptr_t address, std::size_t bytes) { ask_for_huge_pages(reinterpret_cast<void*>(address), bytes); },
+        "address"_a, "bytes"_a, "Ask the system for huge pages where this new memory has none yet.");
     m.def("enter_exact", &enter_exact, "Keep subnormals and round to nearest in this thread; return the state before.");
     m.def("leave_exact", &leave_exact, "saved"_a, "Give this thread the state that enter_exact returned.");
 }

@@ -7,9 +7,7 @@
 #include <cstring>
 #include <new>
 
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
+#include "dispatch/pages.hpp"
 
 namespace fewbits {
 namespace {
@@ -86,9 +84,7 @@ Scratch::Scratch(std::size_t bytes) {
     size_ = (bytes / page + 1) * page;
     data_ = static_cast<std::uint8_t*>(std::aligned_alloc(page, size_));
     if (data_ == nullptr) throw std::bad_alloc();
-#if defined(__linux__)
-    madvise(data_, size_, MADV_HUGEPAGE);  // a hint: without it the pages are small
-#endif
+    ask_for_huge_pages(data_, size_);
     forget(data_, bytes);
 }
 

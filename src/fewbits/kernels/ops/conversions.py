@@ -14,14 +14,17 @@ from fewbits.graphs import constant_in_graphs
 from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.arrays import lent as kernels
+from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
 from fewbits.kernels.ops import at_once, by_triton
 from fewbits.kernels.ops.backends import active_backend, is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
+from fewbits.kernels.ops.memory import empty
 from fewbits.kernels.ops.sharding import is_sharded, register
 from fewbits.kernels.ops.tensors import (
+    DTYPES_OF_PARTS,
     NUMPY,
     are_lent,
     array,
@@ -46,13 +49,13 @@ def _fake_quantize(
         return _portable_fake_quantize(x, axis, format, options, seed, amax)
     planned = _planned(x, axis, format, options)
     if planned is not None:
-        y = torch.empty_like(x, memory_format=torch.contiguous_format)
+        y = empty(x.shape, x.dtype)
         if kernels.fake_quantize(planned, lent(x), lent(y), seed, amax):
             conversions.refuse(array(x), read_format(format), planned.nonfinite)
         return y
     chosen = read_options(options, seed)
     own = values(x)
-    y = torch.empty(own.shape, dtype=own.dtype)
+    y = empty(own.shape, own.dtype)
     conversions.fake_quantize(array(own), read_format(format), axis, chosen, amax, out=array(y))
     return y.to(x.dtype)
 
@@ -129,8 +132,9 @@ def _quantize(
 
 
 def _empty_codes(x: torch.Tensor, axis: int, format: str, *_: Any) -> list[torch.Tensor]:
-    parts = empty_parts(read_format(format), tuple(x.shape), axis, x.device)
-    return [part for part in parts if part is not None]
+    shapes = layout(read_format(format), tuple(x.shape), axis)
+    made = zip(shapes, DTYPES_OF_PARTS, strict=True)
+    return [torch.empty(s, dtype=d, device=x.device) for s, d in made if s is not None]
 
 
 define(_quantize, _empty_codes)
@@ -179,7 +183,7 @@ def _dequantize(
     parts = (codes, scales, shifts, outer)
     if not is_native(codes):
         return _portable_dequantize(parts, format, shape, axis, dtype)
-    y = torch.empty(shape, dtype=dtype)
+    y = empty(shape, dtype)
     lends = is_lent(y) and are_lent(parts)
     if lends and kernels.dequantize(lent_parts(parts), lent(y), format, tuple(shape), axis):
         return y

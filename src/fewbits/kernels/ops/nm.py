@@ -18,6 +18,7 @@ from fewbits.kernels.bits.options import read_format
 from fewbits.kernels.bits.packing import line_bytes
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.library import define
+from fewbits.kernels.ops.memory import empty
 from fewbits.kernels.ops.tensors import array
 
 
@@ -28,7 +29,7 @@ def _compress(codes: torch.Tensor, format: str, n: int, sparsity: str) -> torch.
         found, crowded = portable.compress(_lines(codes), kept, bits, n, *nm.zeros(fmt))
         nm.refuse_crowded(_first(crowded), kept)
         return found.reshape(*codes.shape[:-1], found.shape[-1])
-    stream = torch.empty((*codes.shape[:-1], stream_bytes(n, bits, kept)), dtype=torch.uint8)
+    stream = empty((*codes.shape[:-1], stream_bytes(n, bits, kept)), torch.uint8)
     nm.compress(array(codes), fmt, n, kept, out=array(stream))
     return stream
 
@@ -48,7 +49,7 @@ def _expand(stream: torch.Tensor, format: str, n: int, sparsity: str) -> torch.T
         found, damaged = _expanded(stream, fmt, n, kept)
         nm.refuse_damaged(_first(damaged), kept)
         return found
-    codes = torch.empty((*stream.shape[:-1], line_bytes(n, bits)), dtype=torch.uint8)
+    codes = empty((*stream.shape[:-1], line_bytes(n, bits)), torch.uint8)
     nm.expand(array(stream), fmt, n, kept, out=array(codes))
     return codes
 

@@ -14,6 +14,7 @@ from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
+from fewbits.kernels.ops.memory import empty
 from fewbits.kernels.ops.products import rows_of_a_batch
 from fewbits.kernels.ops.tensors import array, packed
 
@@ -31,7 +32,7 @@ def _plane_product(
         planes.check(*formats)
         with exact_arithmetic():
             return portable.plane_product(x.float(), codes, scales, lines, *formats).to(x.dtype)
-    y = torch.empty(len(x), lines, dtype=torch.float32)
+    y = empty((len(x), lines), torch.float32)
     weight = packed((codes, scales, None, None))
     planes.plane_product(array(x.float()), weight, formats[0], lines, formats[1], out=array(y))
     return y.to(x.dtype)

@@ -19,6 +19,7 @@ from fewbits.kernels.ops.by_triton import Parts
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
+from fewbits.kernels.ops.memory import empty
 from fewbits.kernels.ops.tensors import are_lent, array, is_lent, lent_parts, packed
 from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 
@@ -42,7 +43,7 @@ def _gemv(
     found = _lent_gemv(x, parts, format, sparsity, lines)
     if found is not None:
         return found
-    y = torch.empty((x.shape[0], lines), dtype=torch.float32)
+    y = empty((x.shape[0], lines), torch.float32)
     rows = array(x.float())
     kept = None if sparsity is None else pattern(sparsity)
     normal = x.dtype == torch.bfloat16 and products.is_normal(rows)
@@ -61,7 +62,7 @@ def _lent_gemv(
     """Return the product in memory that tensors lend, if a compiled kernel reads theirs where it lies."""
     if not (lines and is_lent(x) and x.is_contiguous() and are_lent(parts)):
         return None
-    y = torch.empty((x.shape[0], lines), dtype=x.dtype)
+    y = empty((x.shape[0], lines), x.dtype)
     lending = tensors.lent(x), len(x), lent_parts(parts), tensors.lent(y)
     return y if lent.gemv(*lending, format, sparsity, activation) else None
 
@@ -165,7 +166,7 @@ def _gemv_int8(
     found = _lent_gemv(x, parts, format, sparsity, lines, ACTIVATION)
     if found is not None:
         return found
-    y = torch.empty(len(x), lines, dtype=torch.float32)
+    y = empty((len(x), lines), torch.float32)
     kept = None if sparsity is None else pattern(sparsity)
     products.gemv_int8(array(x.float()), packed(parts), read_format(format), lines, kept, out=array(y))
     return y.to(x.dtype)
@@ -194,7 +195,7 @@ def gemv_int8(
 def _bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if not is_native(a):
         return a @ b
-    y = torch.empty(len(a), b.shape[1], dtype=torch.float32)
+    y = empty((len(a), b.shape[1]), torch.float32)
     products.bfloat16_product(array(a), array(b), out=array(y))
     return y
 
@@ -260,7 +261,7 @@ def _rounded_product(
         with exact_arithmetic():
             of_a, of_b = _rounded(a, -1, format_a, options_a), _rounded(b, -2, format_b, options_b)
             return (of_a.float() @ of_b.float()).to(dtype)
-    y = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=dtype)
+    y = empty((*a.shape[:-1], b.shape[-1]), dtype)
     if not y.numel() or not a.shape[-1]:
         return y.zero_()
     stacks = [x.reshape(-1, *x.shape[-2:]) for x in (a, b, y)]
@@ -368,7 +369,7 @@ def _addition_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if not is_native(a):
         with exact_arithmetic():
             return portable.addition_product(a, b)
-    y = torch.empty(len(a), b.shape[1], dtype=torch.float32)
+    y = empty((len(a), b.shape[1]), torch.float32)
     products.addition_product(array(a), array(b), out=array(y))
     return y
 

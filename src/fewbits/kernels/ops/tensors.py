@@ -18,6 +18,7 @@ from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
 from fewbits.kernels.bits.layout import Packed, layout
 from fewbits.kernels.bits.reals import BFLOAT16
+from fewbits.kernels.ops.memory import empty
 
 Array = NDArray[Any]
 
@@ -51,7 +52,7 @@ def opened(x: torch.Tensor) -> tuple[Array, Callable[[Array], torch.Tensor]]:
     own = values(x)
 
     def close(y: Array) -> torch.Tensor:
-        found = torch.empty(y.shape, dtype=own.dtype)
+        found = empty(y.shape, own.dtype)
         array(found)[...] = y
         return found.to(x.device, x.dtype)
 
@@ -149,12 +150,7 @@ def packed(parts: Iterable[torch.Tensor | None]) -> Packed:
     return Packed(*arrays)
 
 
-def empty_parts(
-    format: Format, shape: tuple[Any, ...], axis: int, device: Any = "cpu"
-) -> tuple[torch.Tensor | None, ...]:
+def empty_parts(format: Format, shape: tuple[int, ...], axis: int) -> tuple[torch.Tensor | None, ...]:
     """Return codes, scales, shifts and outer scales that nothing was written to yet."""
     shapes = layout(format, shape, axis)
-    return tuple(
-        None if s is None else torch.empty(s, dtype=d, device=device)
-        for s, d in zip(shapes, DTYPES_OF_PARTS, strict=True)
-    )
+    return tuple(None if s is None else empty(s, d) for s, d in zip(shapes, DTYPES_OF_PARTS, strict=True))
