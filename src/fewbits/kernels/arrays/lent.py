@@ -20,11 +20,11 @@ from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices, decide, read_format
-from fewbits.kernels.native import Plan, plan, reading_plan
+from fewbits.kernels.native import Plan, ask_for_huge_pages, plan, reading_plan
 
 __all__ = [
-    "Plan", "Rounding", "dequantize", "fake_quantize", "gemv", "lends", "plan", "quantize", "rounding",
-    "takes",
+    "Plan", "Rounding", "ask_for_huge_pages", "dequantize", "fake_quantize", "gemv", "lends", "plan",
+    "quantize", "rounding", "takes",
 ]  # fmt: skip
 
 Lent = NDArray[Any] | tuple[int, ...]

@@ -13,6 +13,7 @@ from fewbits.kernels.native.dense.triangles import substitute
 from fewbits.kernels.native.dequantize.dequantize import dequantize, dequantize_lent
 from fewbits.kernels.native.dispatch.exact import exact_arithmetic
 from fewbits.kernels.native.dispatch.isa import active_isa, available_isas, force_isa, isas
+from fewbits.kernels.native.dispatch.pages import ask_for_huge_pages
 from fewbits.kernels.native.dispatch.scratch import empty_kept
 from fewbits.kernels.native.feedback.feedback import quantize_with_feedback
 from fewbits.kernels.native.gemm.additions import addition_product
@@ -52,6 +53,7 @@ __all__ = [
     "StencilPasses",
     "active_isa",
     "addition_product",
+    "ask_for_huge_pages",
     "available_isas",
     "can_multiply_bytes",
     "compress",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from fewbits._native import ask_for_huge_pages
+from fewbits.kernels.arrays.lent import ask_for_huge_pages
 
 _LARGE = 1 << 22  # bytes, from which on NumPy's own arrays ask too
 
