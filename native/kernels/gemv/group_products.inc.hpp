@@ -54,9 +54,12 @@ namespace {  // of this file alone
 inline void look_up_bytes(const Groups& q, __m512i codes, __m512i* low, __m512i* high) {
     // Bytes of magnitudes from the tables; VPERMI2B ignores the eighth bit, which is the sign.
     const __m512i magnitude = _mm512_mask_abs_epi8(codes, q.absolute, codes), of_low = _mm512_set1_epi16(0x00ff);
-    const __m512i lows = _mm512_permutex2var_epi8(q.table[0], magnitude, q.table[1]);
-    const __m512i highs = _mm512_ternarylogic_epi32(_mm512_permutex2var_epi8(q.table[2], magnitude, q.table[3]), codes,
-                                                    _mm512_set1_epi8(-128), 0xf8);  // with the sign
+    const __m512i signs = _mm512_set1_epi8(-128);
+    const __mmask64 lowest = _mm512_mask_cmpeq_epi8_mask(q.absolute, codes, signs);
+    const __m512i lows = _mm512_mask_mov_epi8(_mm512_permutex2var_epi8(q.table[0], magnitude, q.table[1]), lowest, q.lowest[0]);
+    const __m512i highs = _mm512_mask_mov_epi8(_mm512_ternarylogic_epi32(_mm512_permutex2var_epi8(q.table[2], magnitude, q.table[3]), codes,
+                                                                         signs, 0xf8),  // with the sign
+                                               lowest, q.lowest[1]);
     *low = _mm512_ternarylogic_epi32(_mm512_slli_epi16(highs, 8), lows, of_low, 0xf8);  // a | (b & c)
     *high = _mm512_ternarylogic_epi32(_mm512_srli_epi16(lows, 8), highs, of_low, 0xf4);  // a | (b & ~c)
 }

@@ -26,6 +26,7 @@ struct Groups {
     __m512i table[4];   // bytes: low and high bytes of the magnitudes
     __m512i even;       // the even ones of 64 pairs of bytes
     __mmask64 absolute; // bytes: two's complement
+    __m512i lowest[2];  // bytes: those of -128, whose magnitude the tables have no place for; low, high
 };
 
 using Kind = Groups::Kind;
@@ -75,10 +76,11 @@ inline Kind tables_of(const Format& f, Groups& q) {
     // All codes are decoded by the definition's function; a format whose values are not all bfloat16 is refused.
     decode_all(constants_of(g, Overflow::saturate), g.has_nan, codes, ones, values, 256);
     if (!as_bfloat16(values, 256, wide)) return Kind::none;
-    // The sign is the highest bit of a code, and -128 is none of them.
-    if (g.sign == Sign::none || (g.sign == Sign::twos_complement && g.limit_below > 127)) return Kind::none;
+    if (g.sign == Sign::none) return Kind::none;  // the sign is the highest bit of a code
     // Two's complement needs the magnitude first; with a sign bit the magnitude is what the lookup reads.
     q.absolute = g.sign == Sign::twos_complement ? ~u64{0} : 0;
+    q.lowest[0] = _mm512_set1_epi8(static_cast<char>(wide[128] & 0xff));
+    q.lowest[1] = _mm512_set1_epi8(static_cast<char>(wide[128] >> 8));
     for (i64 i = g.sign == Sign::bit ? 0 : 1; i < 128; ++i)
         if (u16 other = wide[g.sign == Sign::bit ? i + 128 : 256 - i]; (wide[i] ^ 0x8000) != other && (wide[i] != other || !is_nan(other)))
             return Kind::none;

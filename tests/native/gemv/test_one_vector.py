@@ -114,6 +114,21 @@ def test_codes_of_any_kind_are_multiplied_as_what_they_are(name: str, isa: str) 
         chosen = rng.random(codes.shape) < part
         codes[chosen] = rng.integers(0, 256, codes.shape, np.uint8)[chosen]
         assert unlike(q, x, fb.matvec(q, x)) is None, part
+        x = x.bfloat16().float()
+        y = kernels.gemv(x.numpy(), packed(q.pieces), q.format, 13, bfloat16=True)
+        assert unlike(q, x, torch.from_numpy(y)) is None, part
+
+
+@pytest.mark.parametrize("name", ["mxint8", "int8_channel", "int8_tensor", "int8_256", "int8"])
+def test_the_lowest_code_of_eight_bits_is_a_number_like_others(name: str, isa: str) -> None:
+    """No rounding of a symmetric format writes -128, but files of others have it."""
+    q = fb.quantize(torch.full((5, 256), 127.0), name)  # scales of a power of two
+    q.codes[:, ::3] = 0x80
+    q.codes[:, 1::3] = 0x7F
+    for x in (torch.ones(1, 256), 3.0 - torch.arange(256.0)[None] % 7):
+        for given in (x, x.bfloat16(), x.expand(3, -1).bfloat16()):
+            expected = given.double() @ q.dequantize().double().t()
+            assert torch.equal(fb.matvec(q.to(given.dtype), given), expected.to(given.dtype))
 
 
 @pytest.mark.parametrize("name", ["mxfp8_e4m3", "mxfp6_e2m3", "mxint8", "mx9", "mx4", "mx6", "mxfp4"])
