@@ -8,6 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from fewbits.compare.checkpoint import measure_checkpoint
+from fewbits.compare.pruned_checkpoint import prune_checkpoint
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, restore
 
@@ -55,9 +57,64 @@ def test_what_a_model_needs_to_load_goes_along_and_back(wide: Path, tmp_path: Pa
     assert config(wide) == CONFIG
 
 
-def test_words_about_weights_that_were_narrow_before_are_replaced(wide: Path, tmp_path: Path) -> None:
-    told = CONFIG | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
-    (wide / "config.json").write_text(json.dumps(told))
+FP8 = {"quant_method": "fp8", "weight_block_size": [128, 128]}
+MLX = {"group_size": 64, "bits": 4}
+WORDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {  # config.json, files beside it, what is said
+    "the method": ({"quantization_config": FP8}, {}, r"'quantization_config' in .*config\.json .*\(fp8\)"),
+    "of a part": ({"text_config": {"quantization_config": FP8}}, {}, r"\(fp8\)"),
+    "MLX": ({"quantization": MLX}, {}, r"'quantization' in .*config\.json"),
+    "compressed-tensors, at first": ({"compression_config": {"quant_method": "sparseml"}}, {}, "sparseml"),
+    "ModelOpt": ({}, {"hf_quant_config.json": {"quantization": {"quant_algo": "FP8"}}}, "hf_quant_config"),
+    "AutoGPTQ": ({}, {"quantize_config.json": {"bits": 4}}, r"quantize_config\.json says"),
+    "AutoAWQ": ({}, {"quant_config.json": {"w_bit": 4}}, r"quant_config\.json says"),
+}
+LAYOUT_FORMATS = {
+    None: "mxfp4",
+    "compressed-tensors": "mxfp4",
+    "gguf": "mxfp4",
+    "gpt-oss": "mxfp4",
+    "modelopt": "nvfp4",
+    "torchao": "mxfp4",
+}
+
+
+def says(folder: Path, told: dict[str, Any], beside: dict[str, Any]) -> None:
+    """Let a folder hold FP8 codes with their scales, and words about them."""
+    codes = torch.randn(128, 128).to(torch.float8_e4m3fn)
+    save_file(
+        {"a.weight": codes, "a.weight_scale_inv": torch.full((1, 1), 0.01)}, folder / "model.safetensors"
+    )
+    (folder / "config.json").write_text(json.dumps(CONFIG | told))
+    for name, words in beside.items():
+        (folder / name).write_text(json.dumps(words))
+
+
+@pytest.mark.parametrize("case", WORDS)
+def test_codes_of_another_tool_are_not_taken_for_values(wide: Path, tmp_path: Path, case: str) -> None:
+    told, beside, where = WORDS[case]
+    says(wide, told, beside)
+    for source, to in ((wide, "narrow"), (wide / "model.safetensors", "narrow.safetensors")):
+        with pytest.raises(ArgumentError, match=where + ".*; give the model that it was made from"):
+            cast(source, tmp_path / to, format="mxfp4")
+        assert not (tmp_path / to).exists()
+    with pytest.raises(ArgumentError, match=where):
+        measure_checkpoint(wide, ["mxfp4"])
+    with pytest.raises(ArgumentError, match=where):
+        prune_checkpoint(wide, None, "2:4")
+
+
+@pytest.mark.parametrize("layout", LAYOUT_FORMATS)
+def test_codes_of_another_tool_become_no_layout(wide: Path, tmp_path: Path, layout: str | None) -> None:
+    says(wide, {"quantization_config": FP8}, {})
+    to = tmp_path / ("narrow.gguf" if layout == "gguf" else "narrow")
+    with pytest.raises(ArgumentError, match=r"'quantization_config' in .* quantized \(fp8\)"):
+        cast(wide, to, format=LAYOUT_FORMATS[layout], layout=layout)
+    assert not to.exists()
+
+
+@pytest.mark.parametrize("told", [None, {}, {"quant_method": "fewbits"}])
+def test_words_that_say_nothing_of_codes_are_replaced(wide: Path, tmp_path: Path, told: object) -> None:
+    (wide / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": told}))
     cast(wide, tmp_path / "narrow", format="mxfp4")
     assert config(tmp_path / "narrow")["quantization_config"] == {"quant_method": "fewbits"}
 

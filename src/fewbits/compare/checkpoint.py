@@ -101,7 +101,8 @@ def measure_checkpoint(
             another shape.
         FormatError: no such format.
         ArgumentError: no formats, no such scale rule or one that no format follows, ``min_qsnr_db`` is NaN, a
-            budget that no format meets, a pattern that matches no name, or no such model.
+            budget that no format meets, a pattern that matches no name, no such model, or a checkpoint
+            that is quantized already.
     """
     chosen = [parse(f) for f in formats]
     if not chosen:

@@ -10,6 +10,7 @@ from fewbits.compare.sparse_products import sparse_products
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
 from fewbits.files.checkpoint import metadata, read_checkpoint
+from fewbits.files.contents import refuse_codes
 from fewbits.files.matrix_view import is_convolution_kernel
 from fewbits.files.narrow_metadata import KEY
 from fewbits.files.selection import check_patterns, is_selected
@@ -53,11 +54,12 @@ def prune_checkpoint(
     Raises:
         DataError: the source cannot be read, or is narrow.
         FormatError: no such pattern.
-        ArgumentError: a pattern of names matches nothing, there is nothing to prune, or the destination is
-            invalid.
+        ArgumentError: a pattern of names matches nothing, there is nothing to prune, the folder says that its
+            weights are codes of another tool, or the destination is invalid.
     """
     measured = None if format is None else parse(format)
     chosen, tensors = read(pattern), load_file(source)
+    refuse_codes(source)
     if destination is not None:
         _refuse_source(source, Path(destination))
     check_patterns(list(tensors), include, exclude)

@@ -78,7 +78,8 @@ def cast(
             cannot hold.
         FormatError: no such format or pattern, or a pattern with a format that has no zero.
         ArgumentError: a pattern of names matches nothing, the scale rule is unknown or applies to no format,
-            the destination is invalid, or the layout has no place for a format or a tensor.
+            the destination is invalid, the layout has no place for a format or a tensor, or the source's
+            folder says that its weights are quantized by another tool.
         MissingDependencyError: the package of the layout is not installed.
         OSError: the operating system reported an error, such as no permission or no space left.
     """

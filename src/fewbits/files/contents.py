@@ -123,7 +123,8 @@ def ordinary_tensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
 
     Raises:
         DataError: it cannot be read.
-        ArgumentError: it holds narrow tensors.
+        ArgumentError: it holds narrow tensors, or its folder says that its weights are codes of a method that
+            is not read.
     """
     contents = sound_contents(path)
     for tensor in contents.narrow:
@@ -132,4 +133,22 @@ def ordinary_tensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
             " rounding twice loses more: give the original, or restore it first with"
             " `fewbits cast SOURCE DESTINATION --back`"
         )
+    if contents.layout not in (gguf.NAME, onnx.NAME):  # a file of these says itself what it holds
+        refuse_codes(path)
     return tuple(tensor for tensor in contents.tensors if isinstance(tensor, StoredTensor))
+
+
+def refuse_codes(path: str | os.PathLike[str]) -> None:
+    """Raise ArgumentError if weights are, by the words of their folder, codes of another tool and not values.
+
+    Raises:
+        DataError: config.json cannot be read.
+    """
+    folder = model_folder(path)
+    words = None if folder is None else folder.foreign_words()
+    if words is not None:
+        method, place = words
+        raise ArgumentError(
+            f"{place} says that the weights are quantized ({method:.60}), and their codes would be taken for"
+            " values; give the model that it was made from, or, if they are values, take these words out"
+        )

@@ -17,6 +17,9 @@ from fewbits.files.json_objects import unique_keys
 CONFIG = "config.json"
 METHOD = "fewbits"  # the `quant_method` of folders in the layout of docs/layout.md
 _LARGEST_CONFIG_BYTES = 10_000_000
+# Where tools say that weights are codes: keys of the config, the last one MLX's, and files beside it.
+_WORDS = ("quantization_config", "compression_config", "quantization")
+_WORD_FILES = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 _COMPANIONS = ("*.json", "*.txt", "*.jinja", "*.model")  # tokenizers, processors and how to generate
 _DTYPES = {"bfloat16": "BF16", "float16": "F16", "float32": "F32", "float64": "F64"}
 
@@ -33,6 +36,26 @@ class ModelFolder:
         """What the config says about quantized weights; {} if nothing."""
         told = self.config.get("quantization_config")
         return told if isinstance(told, dict) else {}
+
+    def foreign_words(self) -> tuple[str, str] | None:
+        """Return what another tool says about quantized weights, and where; None if nothing is said.
+
+        Whatever fewbits itself wrote is described by the files of the tensors.
+
+        Returns:
+            the method, such as ``fp8``, or what stands in its place; and the key or the file.
+        """
+        inner = self.config.get("text_config")
+        for config in (self.config, inner if isinstance(inner, dict) else {}):
+            for key in _WORDS:
+                told = config.get(key)
+                method = told.get("quant_method", key) if isinstance(told, dict) else told
+                if told and method != METHOD:
+                    return str(method), f"{key!r} in {self.path / CONFIG}"
+        for name in _WORD_FILES:
+            if (self.path / name).is_file():
+                return name.removesuffix(".json"), str(self.path / name)
+        return None
 
     @property
     def dtype(self) -> str:

@@ -90,6 +90,20 @@ def test_back_restores_every_value(llama: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "back" / "hf_quant_config.json").exists()
 
 
+def test_a_folder_whose_words_are_in_the_file_of_the_tool_alone_is_read(llama: Path, tmp_path: Path) -> None:
+    narrow, wide = written(llama, tmp_path, fuse=False), load_file(llama / "model.safetensors")
+    told = json.loads((narrow / "config.json").read_text())
+    del told["quantization_config"]  # as earlier versions of the tool left it
+    (narrow / "config.json").write_text(json.dumps(told))
+    with pytest.raises(ArgumentError, match="was cast already"):
+        cast(narrow, tmp_path / "again", format="mxfp4")
+    restore(narrow, tmp_path / "back")
+    back = load_file(tmp_path / "back" / "model.safetensors")
+    assert set(back) == set(wide)
+    assert torch.equal(back[UP], fb.fake_quantize(wide[UP], "nvfp4"))
+    assert not (tmp_path / "back" / "hf_quant_config.json").exists()
+
+
 def test_scales_of_activations_stay(llama: Path, tmp_path: Path) -> None:
     narrow = written(llama, tmp_path)
     tensors = load_file(narrow / "model.safetensors")

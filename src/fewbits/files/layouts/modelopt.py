@@ -22,7 +22,7 @@ from fewbits.files.layouts.layout import (
     left_wide,
     needs_multiple,
 )
-from fewbits.files.model_folder import CONFIG, ModelFolder
+from fewbits.files.model_folder import CONFIG, ModelFolder, read_json_object
 from fewbits.files.narrow_tensor import StoredNarrowTensor, TranslatedPart
 from fewbits.files.safetensors_header import HeaderEntry
 from fewbits.formats import CATALOGUE, Format
@@ -80,11 +80,11 @@ def _entries(becomes: TensorLayout) -> dict[str, HeaderEntry]:
 
 
 def read(folder: ModelFolder | None, tensors: Mapping[str, StoredTensor]) -> Reading | None:
-    """Find the narrow tensors of a folder whose config says ``quant_method: modelopt``.
+    """Find the narrow tensors of a folder whose config, or the tool's own file, says that they are its.
 
     Scales of activations stay ordinary tensors.
     """
-    if folder is None or folder.quantization.get("quant_method") != NAME:
+    if folder is None or not _is_own(folder):
         return None
     narrow, claimed, problems = [], set[str](), []
     for name in tensors:
@@ -95,6 +95,16 @@ def read(folder: ModelFolder | None, tensors: Mapping[str, StoredTensor]) -> Rea
             except DataError as error:
                 problems.append(f"tensor {name!r:.200}: {error}")
     return Reading(tuple(narrow), frozenset(claimed), tuple(problems))
+
+
+def _is_own(folder: ModelFolder) -> bool:
+    own = folder.path / OWN_CONFIG
+    if folder.quantization or not own.is_file():
+        return folder.quantization.get("quant_method") == NAME
+    producer = read_json_object(own).get(
+        "producer"
+    )  # earlier versions of the tool leave config.json as it is
+    return isinstance(producer, dict) and producer.get("name") == NAME
 
 
 def _narrow(name: str, tensors: Mapping[str, StoredTensor], dtype: str) -> StoredNarrowTensor:
