@@ -318,6 +318,24 @@ def test_a_sharded_checkpoint_keeps_its_files_and_gets_an_index(tmp_path: Path) 
     assert len(sound_contents(tmp_path / "back").tensors) == len(small())
 
 
+def test_no_tensor_is_lost_that_an_index_does_not_list(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 4}
+    wide = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=99, **sizes))
+    wide.save_pretrained(tmp_path / "wide", max_shard_size="60KB")
+    file = tmp_path / "wide" / "model.safetensors.index.json"
+    index, lost = json.loads(file.read_text()), "model.layers.0.mlp.up_proj.weight"
+    del index["weight_map"][lost]
+    file.write_text(json.dumps(index))
+    cast(tmp_path / "wide", tmp_path / "narrow", format="mxfp8_e4m3")
+    restore(tmp_path / "narrow", tmp_path / "back")
+    back, told = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "back", output_loading_info=True)
+    assert not told["missing_keys"]
+    x = wide.state_dict()[lost]
+    assert 0 < (back.state_dict()[lost] - x).norm() / x.norm() < 0.04
+    assert lost in json.loads((tmp_path / "back" / file.name).read_text())["weight_map"]
+
+
 def test_a_folder_without_index_gets_none(tmp_path: Path) -> None:
     source = sharded(tmp_path / "wide")
     (source / "model.safetensors.index.json").unlink()

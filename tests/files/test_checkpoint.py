@@ -142,6 +142,14 @@ def test_a_folder_with_an_index_is_what_the_index_names(tmp_path: Path) -> None:
     assert [t.name for t in read_checkpoint(tmp_path)] == ["a", "b", "c"]
 
 
+def test_a_tensor_that_the_index_does_not_list_is_read_as_other_loaders_do(tmp_path: Path) -> None:
+    index = write_shards(tmp_path)
+    places = json.loads(index.read_text())["weight_map"]
+    del places["b"]
+    index.write_text(json.dumps({"weight_map": places}))
+    assert [t.name for t in read_checkpoint(tmp_path)] == ["a", "b", "c"]
+
+
 def test_a_folder_without_index_is_all_its_files(tmp_path: Path) -> None:
     write_shards(tmp_path).unlink()
     (tmp_path / "README.md").write_text("a model")

@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, job, restore
@@ -102,6 +102,21 @@ def test_a_partial_file_of_another_job_is_not_taken_up(
     assert calls == [f"t{i}" for i in range(6)]
     cast(source, tmp_path / "again.safetensors", **options)
     assert target.read_bytes() == (tmp_path / "again.safetensors").read_bytes()
+
+
+def test_values_for_another_tensor_are_another_job(tmp_path: Path) -> None:
+    source, target, fours = tmp_path / "w.safetensors", tmp_path / "n.safetensors", tmp_path / "v.safetensors"
+    save_file({f"t{i}": torch.ones(8, 64) for i in range(6)}, source)
+    save_file({"v": torch.full((8, 64), 4.0)}, fours)
+    stop = stopping_after(4, KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        cast(source, target, format="mxfp4", values={"t0": fours}, progress=stop)
+    cast(source, target, format="mxfp4", values={"t1": fours})
+    restore(target, tmp_path / "back.safetensors")
+    found = load_file(tmp_path / "back.safetensors")
+    assert {name: x.unique().tolist() for name, x in found.items()} == {
+        f"t{i}": [4.0 if i == 1 else 1.0] for i in range(6)
+    }
 
 
 def test_a_journal_cut_in_the_middle_of_a_line_is_read_up_to_there(

@@ -91,7 +91,8 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
 
     Args:
         path: a ``.safetensors`` file, a ``.safetensors.index.json`` file, or a folder that holds one of them;
-            in a folder with several ``.safetensors`` files and no index, all of them are read.
+            in a folder with several ``.safetensors`` files and no index, all of them are read. Of files
+            that an index names all tensors are read.
 
     Raises:
         DataError: the file is missing, damaged or of another kind, or an index does not match its files.
@@ -308,7 +309,11 @@ def _in_folder(folder: Path) -> list[Path]:
 
 
 def _indexed(index: Path) -> list[StoredTensor]:
-    """Return the tensors that an index lists, from the files that it names for them."""
+    """Return all tensors of the files that an index names, also those that it does not list, as loaders do.
+
+    Raises:
+        DataError: a file is missing, or lacks a tensor that the index lists for it.
+    """
     places = _weight_map(index)
     for name in sorted(set(places.values())):
         # An index is untrusted input: it may only name files in its own folder.
@@ -326,7 +331,7 @@ def _indexed(index: Path) -> list[StoredTensor]:
             raise DataError(
                 f"{index} says that {name} holds {tensor!r:.200}, and it does not; fetch the checkpoint again"
             )
-    return [there[tensor] for tensor in places]
+    return list(there.values())
 
 
 def _weight_map(index: Path) -> dict[str, str]:

@@ -50,12 +50,13 @@ class Job:
             OSError: the operating system reported an error, such as no permission or no space left.
         """
         to, headers = self.to, self._headers()
-        origins = [*to.files, *(step.values.file for step in self.steps if step.values is not None)]
+        replaced = {s.tensor.name: s.values.file for s in self.steps if s.values is not None}
+        origins = [*to.files, *replaced.values()]
         identities = [_identity(origin) for origin in origins]
         job: list[object] = [release("fewbits"), self.what, self.scale_rule, identities]
         job += [[file.name, hashlib.sha256(head.octets).hexdigest()] for file, head in headers.items()]
         shared = {name: [t.name for t in group] for name, group in self.plan.shared.items()}
-        job += [shared, dict(self.plan.texts)]
+        job += [shared, list(replaced), dict(self.plan.texts)]
         journal_of = to.path if to.path in headers else to.path / "folder"
         with to.made(), Resumable(journal_of, json.dumps(job), headers) as work:
             self._write_all(headers, work, progress)
