@@ -216,6 +216,20 @@ def test_the_same_job_gives_the_same_bytes_and_metadata_is_kept(tmp_path: Path) 
             assert file.metadata()["note"] == "größer"
 
 
+@pytest.mark.parametrize("name", ["wide.SafeTensors", "wide.SAFETENSORS"])
+def test_metadata_is_kept_whatever_letters_a_file_ends_with(tmp_path: Path, name: str) -> None:
+    save_file({"a": normal(4, 32)}, tmp_path / name, {"format": "pt", "note": "größer"})
+    cast(tmp_path / name, tmp_path / "n.safetensors", format="mxfp4")
+    restore(tmp_path / "n.safetensors", tmp_path / name.replace("wide", "back"))
+    for file, more in (("n.safetensors", {"fewbits"}), (name.replace("wide", "back"), set())):
+        with safe_open(tmp_path / file, framework="np") as opened:
+            assert set(opened.metadata()) == {"format", "note"} | more
+            assert opened.metadata()["note"] == "größer"
+    folder = sharded(tmp_path / "folder")
+    with pytest.raises(ArgumentError, match="is one file; give a folder"):
+        cast(folder, tmp_path / name.replace("wide", "n"), format="mxfp4")
+
+
 def test_values_that_a_format_cannot_hold_are_one_error_and_leave_nothing(tmp_path: Path) -> None:
     x = normal(40, 64)
     x[39, 5] = torch.nan

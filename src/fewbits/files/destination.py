@@ -82,7 +82,7 @@ def plan_destination(
     if not origin.is_dir() and index is None:
         return Destination(target, dict.fromkeys([origin, *files], _file(origin, Path(given), target)), None)
     folder = origin if origin.is_dir() else origin.parent
-    if target.is_file() or target.suffix == ".safetensors":
+    if target.is_file() or target.suffix.lower() == ".safetensors":
         raise ArgumentError(f"{source} is a folder of files, and {given} is one file; give a folder")
     if target == Path(os.path.realpath(folder)):
         raise ArgumentError(f"{given} is the source itself; give another folder, as it is not written over")

@@ -186,14 +186,14 @@ def _difference(tensor: StoredTensor, values: StoredTensor) -> Tally:
 
 
 def _metadata(file: Path) -> dict[str, str]:
-    return metadata(file) if file.suffix == ".safetensors" else {}
+    return metadata(file) if file.suffix.lower() == ".safetensors" else {}
 
 
 def _identity(file: Path) -> list[str | int]:
     """Return a fingerprint of a source file that changes when the file does."""
     with file.open("rb") as opened:
         size = opened.read(8)
-        length = int.from_bytes(size, "little") if file.suffix == ".safetensors" else _BEGINNING
+        length = int.from_bytes(size, "little") if file.suffix.lower() == ".safetensors" else _BEGINNING
         digest = hashlib.sha256(size + opened.read(length)).hexdigest()
         about = os.fstat(opened.fileno())
     return [os.path.realpath(file), about.st_size, about.st_mtime_ns, digest]

@@ -1,6 +1,7 @@
 """GGUF: files that the gguf package and transformers read, and files that the package itself wrote."""
 
 import json
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, inspect, restore
 from fewbits.files import load_file as load_narrow
+from fewbits.files.contents import sound_contents
 from tests.files.layouts.models import SIZES, loaded, logits, saved_llama
 
 gguf = pytest.importorskip("gguf")
@@ -402,6 +404,53 @@ def test_what_the_package_rounded_and_wrote_is_read_as_it_reads_it(tmp_path: Pat
     assert set(back) == set(kinds)
     for kind in kinds:
         np.testing.assert_array_equal(back[kind].float().numpy(), expected[kind])
+
+
+@pytest.mark.parametrize("shape", [(0, 32), (3, 0), (0,)])
+def test_a_tensor_without_values_is_read_as_the_package_reads_it(
+    tmp_path: Path, shape: tuple[int, ...]
+) -> None:
+    file = tmp_path / "model.gguf"
+    writer = gguf.GGUFWriter(file, "starcoder")
+    writer.add_tensor("none", np.zeros(shape, np.float32))
+    writer.add_tensor("some", np.arange(2, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert not inspect(file).problems
+    restore(file, tmp_path / "back.safetensors")
+    expected = by_the_package(file)
+    for found in (load_file(tmp_path / "back.safetensors"), load_narrow(file)):
+        assert {name: tuple(x.shape) for name, x in found.items()} == {"none": shape, "some": (2,)}
+        for name, x in found.items():
+            np.testing.assert_array_equal(x.numpy(), expected[name])
+
+
+def test_a_file_that_ends_between_two_blocks_while_it_is_read_was_cut_short(tmp_path: Path) -> None:
+    file = by_their_writer(tmp_path / "model.gguf", ["Q8_0"])
+    (tensor,) = sound_contents(file).narrow
+    os.truncate(file, file.stat().st_size - 34)
+    with file.open("rb") as opened, pytest.raises(DataError, match="was cut short while it was read"):
+        tensor.parts["codes"].read(opened, 0, 8 * 512)
+
+
+def test_big_endian_numbers_are_not_taken_for_little_endian_ones(tmp_path: Path) -> None:
+    x, files = np.arange(64, dtype=np.float32).reshape(2, 32), {}
+    for order in ("LITTLE", "BIG"):
+        files[order] = tmp_path / f"{order}.gguf"
+        writer = gguf.GGUFWriter(files[order], "starcoder", endianess=gguf.GGUFEndian[order])
+        writer.add_tensor("x", x.copy())  # which the writer may swap in place
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        np.testing.assert_array_equal(gguf.GGUFReader(files[order]).tensors[0].data, x)
+    np.testing.assert_array_equal(load_narrow(files["LITTLE"])["x"].numpy(), x)
+    for read in (inspect, load_narrow, lambda file: restore(file, tmp_path / "back.safetensors")):
+        with pytest.raises(DataError, match=r"big-endian order.*gguf-convert-endian"):
+            read(files["BIG"])
+    assert not (tmp_path / "back.safetensors").exists()
 
 
 def test_every_scale_byte_of_nvfp4_is_read_as_the_package_reads_it(tmp_path: Path) -> None:

@@ -229,13 +229,14 @@ class _Part(StoredTensor):
 
     def _blocks(self, file: BufferedReader, first: int, last: int) -> bytearray:
         octets, nbytes = bytearray(), self.kind.nbytes
+        wanted = (last - first) * nbytes
         while first < last:
             row, within = divmod(first, self.width)
             count = min(last - first, self.width - within) if self.rows.heads else last - first
             file.seek(self.start + (self.rows.place(row) * self.width + within) * nbytes)
             octets += file.read(count * nbytes)
             first += count
-        if len(octets) % nbytes or not octets:
+        if len(octets) != wanted:
             raise DataError(f"{self.file} was cut short while it was read; fetch or write it again")
         return octets
 
@@ -252,7 +253,7 @@ def read_file(path: Path) -> tuple[list[StoredTensor], Reading]:
     """List the tensors of a file: ordinary ones, and narrow ones.
 
     Raises:
-        DataError: the file is damaged.
+        DataError: the file is damaged, or big-endian.
         MissingDependencyError: gguf is not installed.
     """
     package(NAME, NAME)
@@ -264,6 +265,11 @@ def read_file(path: Path) -> tuple[list[StoredTensor], Reading]:
         raise DataError(
             f"{path} cannot be read as GGUF ({type(error).__name__}: {error!s:.200}); fetch or write it again"
         ) from None
+    if reader.endianess is gguf.GGUFEndian.BIG:
+        raise DataError(
+            f"{path} has its numbers in big-endian order, and only little-endian files are read; convert a"
+            " copy of it with `gguf-convert-endian COPY little`"
+        )
     names, arch, config = _model_of(reader)
     stored: dict[str, tuple[BlockType, _Part]] = {}
     problems = []
