@@ -70,6 +70,36 @@ def test_every_flipped_bit_of_data_is_noticed_and_its_tensor_named(
             assert not (tmp_path / "back.safetensors").exists()
 
 
+def test_a_shard_of_which_nothing_was_cast_has_checksums_too(tmp_path: Path) -> None:
+    wide, path = tmp_path / "wide", tmp_path / "n" / "1.safetensors"
+    wide.mkdir()
+    save_ordinary({"embed.weight": normal(4, 6), "ids": torch.arange(3)}, wide / "1.safetensors")
+    save_ordinary({"l.weight": normal(4, 32)}, wide / "2.safetensors")
+    cast(wide, tmp_path / "n", format="mxfp4", exclude=["*embed*"])
+    assert not inspect(tmp_path / "n").problems
+    written = path.read_bytes()
+    told = json.loads(metadata(path)["fewbits"])
+    assert told["tensors"] == {}
+    assert told["crc32"] == {
+        t.name: f"{zlib.crc32(written[t.start : t.start + t.stored_bytes]):08x}"
+        for t in read_checkpoint(path)
+    }
+    for tensor in read_checkpoint(path):
+        for at in range(tensor.stored_bytes):
+            path.write_bytes(flipped(path, tensor.start + at, at % 8).read_bytes())
+            path.with_name("damaged.safetensors").unlink()
+            (problem,) = inspect(tmp_path / "n").problems
+            assert f"tensor {tensor.name!r} was changed since it was written" in problem
+            path.write_bytes(written)
+    path.write_bytes(written[:-1] + bytes([written[-1] ^ 1]))
+    for read in (load_file, lambda p: restore(p, tmp_path / "back")):
+        with pytest.raises(DataError, match="was changed since it was written"):
+            read(tmp_path / "n")
+    path.write_bytes(written)
+    restore(tmp_path / "n", tmp_path / "back")
+    assert not metadata(tmp_path / "back" / "1.safetensors")
+
+
 @pytest.mark.parametrize("fmt", FORMATS)
 @pytest.mark.parametrize("shape", [(3, 8000), (40, 300)])
 def test_checksums_are_those_of_the_bytes_however_many_pieces_there_were(

@@ -80,7 +80,7 @@ class Job:
         entries = {name: entry for step in here for name, entry in step.entries.items()}
         texts = {key: text for key, text in _metadata(origin).items() if key != KEY}
         narrow = {step.tensor.name: step.encoding.becomes for step in here if step.encoding is not None}
-        if narrow and self.plan.described:
+        if self.plan.described:  # also where nothing is narrow, as in the shard of an embedding: checksums
             texts[KEY] = metadata_text(
                 narrow, {name: (checksums or {}).get(name, UNKNOWN) for name in entries}
             )
