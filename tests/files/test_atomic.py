@@ -1,11 +1,17 @@
+import errno
+import io
 import os
 import stat
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fewbits.errors import ArgumentError
-from fewbits.files.atomic import write_bytes, write_text
+from fewbits.files.atomic import write_bytes, write_pieces, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -52,6 +58,49 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(
         write_text(target, "new")
     assert target.read_text() == "old"
     assert names(tmp_path) == ["report.html"]
+
+
+def test_an_error_of_the_system_names_the_file_that_was_to_be_written(tmp_path: Path) -> None:
+    code = (
+        "import resource, sys\n"
+        "from fewbits.files.atomic import write_pieces\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (50000, 50000))\n"
+        "try:\n"
+        "    write_pieces(sys.argv[1], [bytes(30000), bytes(30000)])\n"
+        "except OSError as error:\n"
+        "    print(error.strerror, error.filename, sep='|', end='')"
+    )
+    target = tmp_path / "m.safetensors"
+    target.write_text("old")
+    done = subprocess.run(
+        [sys.executable, "-c", code, target], capture_output=True, text=True, check=True
+    ).stdout
+    assert done == f"File too large|{target}"
+    assert target.read_text() == "old"
+    assert names(tmp_path) == ["m.safetensors"]
+
+
+def test_an_error_of_what_is_written_keeps_its_own_file(tmp_path: Path) -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"one"
+        raise OSError(errno.EIO, "Input/output error", "source")
+
+    with pytest.raises(OSError, match="Input/output error: 'source'"):
+        write_pieces(tmp_path / "copy", pieces())
+    assert names(tmp_path) == []
+
+
+def test_a_write_that_takes_a_part_goes_on_with_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Slow(io.FileIO):
+        def write(self, octets: Any) -> int:
+            return super().write(octets[:7])
+
+    monkeypatch.setattr(Path, "open", lambda self, mode, buffering: Slow(self, mode))
+    write_pieces(tmp_path / "file", [bytes(range(100)), b"", memoryview(b"end")])
+    with io.FileIO(tmp_path / "file") as file:
+        assert file.readall() == bytes(range(100)) + b"end"
 
 
 def test_the_bytes_reach_the_disk_before_the_name_does(

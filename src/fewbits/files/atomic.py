@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 
 from fewbits.errors import ArgumentError
@@ -46,20 +47,29 @@ def write_pieces(path: str | os.PathLike[str], pieces: Iterable[bytes | bytearra
     # A short random name: the name of the target plus a suffix could be too long for the file system.
     temporary = target.parent / f".fewbits-{secrets.token_hex(8)}.tmp"
     try:
-        # Mode "x" never opens a file that somebody else made, and the permissions follow the umask.
-        with temporary.open("xb") as file:
-            for piece in pieces:
-                file.write(piece)
-            file.flush()
-            os.fsync(file.fileno())
-        if target.exists():
-            temporary.chmod(target.stat().st_mode & 0o7777)
-        temporary.replace(target)
+        with naming(path):
+            # Mode "x" never opens a file that somebody else made, and the permissions follow the umask.
+            file = temporary.open("xb", buffering=0)
+        with file:
+            for piece in pieces:  # an error of theirs is about another file
+                with naming(path):
+                    _write(file, memoryview(piece))
+            with naming(path):
+                os.fsync(file.fileno())
+        with naming(path):
+            if target.exists():
+                temporary.chmod(target.stat().st_mode & 0o7777)
+            temporary.replace(target)
     except BaseException:  # an interrupt from the keyboard must not leave the temporary file either
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
     sync_folder(target.parent)
+
+
+def _write(file: FileIO, octets: memoryview) -> None:
+    while octets:
+        octets = octets[file.write(octets) :]
 
 
 def _check(given: Path, target: Path) -> None:
@@ -82,3 +92,12 @@ def sync_folder(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def naming(file: str | os.PathLike[str]) -> Iterator[None]:
+    """Add the name of the intended file to errors of the operating system."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, os.fspath(file)) from None

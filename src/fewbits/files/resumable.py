@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any
 
 from fewbits.errors import ArgumentError
-from fewbits.files.atomic import sync_folder
+from fewbits.files.atomic import naming, sync_folder
 from fewbits.files.safetensors_header import Header
 
 _SYNC_SECONDS = 0.5  # between flushes; an interruption loses at most this much work
@@ -80,7 +80,7 @@ class Resumable:
         """Write bytes at an offset of one of the files."""
         descriptor = self._descriptor(file)
         view = memoryview(octets).cast("B")
-        with _naming(file):
+        with naming(file):
             while view:
                 written = os.pwrite(descriptor, view, at)
                 view, at = view[written:], at + written
@@ -138,7 +138,7 @@ class Resumable:
         self._note({"job": self._fingerprint, "partials": partials})
         for file, header in self._files.items():
             partial = _beside(file, "partial")
-            with _naming(file):
+            with naming(file):
                 partial.unlink(missing_ok=True)
                 # O_EXCL follows no link that somebody else created; the permissions follow the umask.
                 descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
@@ -161,7 +161,7 @@ class Resumable:
     def _sync(self) -> None:
         """Flush the data, and only then the journal lines about them."""
         if self._open is not None:
-            with _naming(self._open[0]):
+            with naming(self._open[0]):
                 os.fsync(self._open[1])
         pending, self._pending = self._pending, []
         if pending:
@@ -170,7 +170,7 @@ class Resumable:
 
     def _note(self, *lines: Mapping[str, Any]) -> None:
         text = "".join(json.dumps(line) + "\n" for line in lines).encode()
-        with _naming(self._journal_path):
+        with naming(self._journal_path):
             os.lseek(self._journal, 0, os.SEEK_END)
             while text:
                 text = text[os.write(self._journal, text) :]
@@ -259,12 +259,3 @@ def _can_go_on(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno not in _NO_SPACE
     return not isinstance(error, Exception)  # interrupts
-
-
-@contextlib.contextmanager
-def _naming(file: Path) -> Iterator[None]:
-    """Add the name of the intended file to errors of the operating system."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(file)) from None
