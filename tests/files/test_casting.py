@@ -285,6 +285,22 @@ def test_a_destination_of_another_kind_is_refused(tmp_path: Path) -> None:
     misuse(tmp_path, ArgumentError, "is the source itself", target=tmp_path / "link.safetensors")
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_link_has_its_own_name_whatever_its_target_is_called(tmp_path: Path, there: bool) -> None:
+    source, link, blob = saved(tmp_path), tmp_path / "link.safetensors", tmp_path / "blob"
+    if there:
+        blob.write_bytes(b"old")
+    link.symlink_to("blob")
+    cast(source, link, format="mxfp4")
+    assert link.is_symlink()
+    cast(source, tmp_path / "n.safetensors", format="mxfp4")
+    assert blob.read_bytes() == (tmp_path / "n.safetensors").read_bytes()
+    restore(link, tmp_path / "back.safetensors")
+    (tmp_path / "nameless").symlink_to("n.safetensors")
+    with pytest.raises(ArgumentError, match=r"nameless is no \.safetensors file by its name"):
+        cast(source, tmp_path / "nameless", format="mxfp4")
+
+
 def test_a_name_that_a_part_would_take_is_refused_by_name(tmp_path: Path) -> None:
     source = saved(tmp_path, {"w": normal(4, 32), "w.scales": normal(3)})
     with pytest.raises(ArgumentError, match=r"'w' would be stored as 'w\.scales', and there is a tensor"):

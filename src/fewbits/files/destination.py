@@ -73,16 +73,16 @@ def plan_destination(
         ArgumentError: the destination is the source, of the wrong kind, in a missing folder, or a folder with
             other tensors.
     """
-    origin, target = Path(source), Path(os.path.realpath(given))
+    origin, named, target = Path(source), Path(given), Path(os.path.realpath(given))
     index = index_of(origin)
     if not target.parent.is_dir():
         raise ArgumentError(
             f"cannot write {given}: the folder {target.parent} does not exist; create it first"
         )
     if not origin.is_dir() and index is None:
-        return Destination(target, dict.fromkeys([origin, *files], _file(origin, Path(given), target)), None)
+        return Destination(target, dict.fromkeys([origin, *files], _file(origin, named, target)), None)
     folder = origin if origin.is_dir() else origin.parent
-    if target.is_file() or target.suffix.lower() == ".safetensors":
+    if target.is_file() or named.suffix.lower() == ".safetensors":
         raise ArgumentError(f"{source} is a folder of files, and {given} is one file; give a folder")
     if target == Path(os.path.realpath(folder)):
         raise ArgumentError(f"{given} is the source itself; give another folder, as it is not written over")
@@ -103,7 +103,7 @@ def plan_single_file(given: str | os.PathLike[str], files: Iterable[Path], suffi
         ArgumentError: the destination has another name, is of the wrong kind, or in a missing folder.
     """
     target = Path(os.path.realpath(given))
-    if target.suffix.lower() != suffix:
+    if Path(given).suffix.lower() != suffix:  # by which it is read again, whatever a link's target is called
         raise ArgumentError(f"{given} is no {suffix} file by its name; give one, as this layout is one file")
     if target.exists() and not target.is_file():
         raise ArgumentError(f"{given} is a folder or a device; give the name of a {suffix} file")
@@ -119,7 +119,7 @@ def _file(origin: Path, given: Path, target: Path) -> Path:
         raise ArgumentError(f"{given} is the source itself; give another file, as it is not written over")
     if target.exists() and not target.is_file():
         raise ArgumentError(f"{given} is a folder or a device; give the name of a .safetensors file")
-    if target.suffix.lower() != ".safetensors":
+    if given.suffix.lower() != ".safetensors":
         raise ArgumentError(f"{given} is no .safetensors file by its name; give one, as {origin} is a file")
     return target
 

@@ -546,6 +546,14 @@ def test_a_damaged_file_is_refused_in_one_line_wherever_the_damage_is(llama: Pat
             assert all(len(problem) < 1000 for problem in inspect(file).problems)
 
 
+def test_a_link_has_its_own_name_whatever_its_target_is_called(llama: Path, tmp_path: Path) -> None:
+    file = written(llama, tmp_path)
+    (tmp_path / "link.gguf").symlink_to("blob")
+    cast(llama, tmp_path / "link.gguf", format="mxfp4", layout="gguf")
+    assert (tmp_path / "blob").read_bytes() == file.read_bytes()
+    assert not inspect(tmp_path / "link.gguf").problems
+
+
 def test_without_the_package_the_layout_is_refused_by_name(
     llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
