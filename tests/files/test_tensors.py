@@ -7,12 +7,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file as load_ordinary
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fewbits as fb
 from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.files import cast, load_file, restore, save_file
 from fewbits.tensor import NarrowTensor
 from tests import cases
+
+
+class OwnTensor(torch.Tensor):
+    """A class that changes nothing."""
 
 
 def normal(*shape: int) -> torch.Tensor:
@@ -93,9 +98,9 @@ def test_names_that_clash_are_refused(tmp_path: Path) -> None:
     q = fb.quantize(normal(2, 32), "mxfp4")
     with pytest.raises(ArgumentError, match=r"'q\.codes' is a part of a narrow tensor and a tensor"):
         save_file({"q": q, "q.codes": normal(2)}, tmp_path / "m.safetensors")
-    for tensors, name in (({}, "file.safetensors"), ({"w": normal(3)}, "file"), ({"w": normal(3)}, "w.bin")):
+    for name in ("file", "w.bin"):
         with pytest.raises(ArgumentError, match="which load_file would not read"):
-            save_file(tensors, tmp_path / name)
+            save_file({"w": normal(3)}, tmp_path / name)
         assert not (tmp_path / name).exists()
     with pytest.raises(ArgumentError, match="has the key 'fewbits'"):
         save_file({"q": q}, tmp_path / "m.safetensors", {"fewbits": ""})
@@ -135,6 +140,77 @@ def test_what_no_reader_could_read_is_not_written(
     with pytest.raises((ArgumentError, DTypeError), match=said):
         save_file(tensors, tmp_path / "m.safetensors", metadata)
     assert (tmp_path / "m.safetensors").read_bytes() == b"as it was"
+
+
+def unreadable(kind: str) -> Any:
+    if kind == "FakeTensor":
+        with FakeTensorMode():
+            return torch.empty(3)
+    if kind == "UninitializedParameter":
+        return torch.nn.UninitializedParameter()
+    if kind == "Tensor":  # by its class
+        return torch.nested.nested_tensor([torch.ones(2), torch.ones(3)])
+    pytest.importorskip("torchao", minversion="0.18")
+    import torchao.quantization as torchao
+
+    linear = torch.nn.Linear(32, 32)
+    torchao.quantize_(linear, torchao.Int8WeightOnlyConfig())
+    return linear.weight
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch about nested tensors, of torchao about itself
+@pytest.mark.parametrize("kind", ["FakeTensor", "UninitializedParameter", "Tensor", "Int8Tensor"])
+def test_a_tensor_whose_bytes_cannot_be_had_is_named(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_bytes(b"as it was")
+    with pytest.raises(
+        DTypeError, match=f"tensor 'x' is {kind} without bytes of its own.*: convert it first"
+    ):
+        save_file({"w": normal(3), "x": unreadable(kind)}, tmp_path / "m.safetensors")
+    assert (tmp_path / "m.safetensors").read_bytes() == b"as it was"
+
+
+def test_tensors_under_a_transform_of_functions_are_named(tmp_path: Path) -> None:
+    def saving(x: torch.Tensor) -> torch.Tensor:
+        with pytest.raises(DTypeError, match="tensor 'x' is Tensor without bytes of its own"):
+            save_file({"x": x}, tmp_path / "m.safetensors")
+        return x
+
+    torch.func.vmap(saving)(normal(2, 3))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", [torch.nn.Parameter, torch.nn.Buffer, lambda x: x.as_subclass(OwnTensor)])
+def test_tensors_of_classes_that_have_bytes_are_written(kind: Any, tmp_path: Path) -> None:
+    x = normal(2, 3)
+    save_file({"x": kind(x), "one": kind(x[0, 0]), "none": kind(x[:0])}, tmp_path / "m.safetensors")
+    back = load_ordinary(tmp_path / "m.safetensors")
+    assert torch.equal(back["x"], x)
+    assert torch.equal(back["one"], x[0, 0])
+    assert back["none"].shape == (0, 3)
+
+
+@pytest.mark.parametrize(("tensors", "metadata"), [(None, None), (["x"], None), ({}, ["x"])])
+def test_what_has_no_names_is_refused(tensors: Any, metadata: Any, tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match="is no mapping by names; expected a dict"):
+        save_file(tensors, tmp_path / "m.safetensors", metadata)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("metadata", [None, {"k": "v"}])
+def test_a_file_without_tensors_is_written_and_loaded(metadata: Any, tmp_path: Path) -> None:
+    save_file({}, tmp_path / "m.safetensors", metadata)
+    assert load_file(tmp_path / "m.safetensors") == {} == load_ordinary(tmp_path / "m.safetensors")
+    (tmp_path / "m.safetensors").write_bytes((tmp_path / "m.safetensors").read_bytes()[:-1])
+    with pytest.raises(DataError, match="cannot be read as safetensors"):
+        load_file(tmp_path / "m.safetensors")
+
+
+def test_an_empty_view_with_strides_is_written(tmp_path: Path) -> None:
+    save_file({"x": normal(4, 2)[:0, 1], "y": normal(4, 6)[:, ::2][:0]}, tmp_path / "m.safetensors")
+    assert {name: tuple(x.shape) for name, x in load_ordinary(tmp_path / "m.safetensors").items()} == {
+        "x": (0,),
+        "y": (0, 3),
+    }
 
 
 def test_views_that_only_note_a_sign_or_a_conjugation_are_written_with_it(tmp_path: Path) -> None:

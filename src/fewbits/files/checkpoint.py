@@ -110,6 +110,16 @@ def read_checkpoint(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
     return tuple(sorted(tensors, key=lambda t: counting_order(t.name)))
 
 
+def is_without_tensors(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a sound ``.safetensors`` file without tensors, as the state of plain SGD is.
+
+    Raises:
+        DataError: it is such a file by its name, and damaged.
+    """
+    file = Path(path)
+    return file.is_file() and file.suffix.lower() == ".safetensors" and not opened(file).keys()
+
+
 def index_of(given: Path) -> Path | None:
     """Return the index of a sharded checkpoint: ``given`` itself or the one in that folder, or None.
 

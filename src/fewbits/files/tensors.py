@@ -12,7 +12,7 @@ from zlib import crc32
 from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.files.atomic import write_pieces
 from fewbits.files.byte_layout import SUFFIXES, TensorLayout, part_name
-from fewbits.files.checkpoint import FLOATS, StoredTensor, opened, torch_dtype
+from fewbits.files.checkpoint import FLOATS, StoredTensor, is_without_tensors, opened, torch_dtype
 from fewbits.files.checksum import difference, digits
 from fewbits.files.contents import sound_contents
 from fewbits.files.narrow_metadata import KEY, metadata_text
@@ -53,19 +53,19 @@ def save_file(
         metadata: further text for the header.
 
     Raises:
-        ArgumentError: nothing to write, another suffix, a part of a narrow tensor would have the name of
-            another tensor, a name is no text or ``__metadata__``, metadata is no text or has a key
-            ``fewbits``, or the folder does not exist.
+        ArgumentError: another suffix, a part of a narrow tensor would have the name of another tensor, a name
+            is no text or ``__metadata__``, metadata is no text or has a key ``fewbits``, what was given is no
+            mapping, or the folder does not exist.
         DTypeError: the layout has no name for a dtype, or something is no dense tensor with values.
         OSError: the operating system reported an error, such as no permission or no space left.
     """
     import torch
 
     _check_given(tensors, metadata or {})
-    if not (tensors or metadata) or Path(path).suffix.lower() != ".safetensors":
+    if Path(path).suffix.lower() != ".safetensors":
         raise ArgumentError(
-            f"{len(tensors)} tensors to {os.fspath(path)!r}, which load_file would not read; expected one at"
-            " least, or metadata, and a .safetensors file by its name"
+            f"{os.fspath(path)!r} is no .safetensors file by its name, which load_file would not read; give"
+            " another name"
         )
     narrow = {name: _layout(name, t) for name, t in tensors.items() if isinstance(t, NarrowTensor)}
     written: dict[str, torch.Tensor] = {}
@@ -106,10 +106,15 @@ def load_file(path: str | os.PathLike[str]) -> dict[str, torch.Tensor | NarrowTe
     Args:
         path: a ``.safetensors`` file, an index of several, or a folder of them.
 
+    Returns:
+        All tensors; ``{}`` for a file of none, as one of metadata alone.
+
     Raises:
         DataError: it cannot be read, its narrow tensors do not match its metadata, or it has a tensor that
             torch cannot hold, such as four-bit floats with an odd last extent.
     """
+    if is_without_tensors(path):
+        return {}
     loaded: dict[str, torch.Tensor | NarrowTensor] = {}
     handles: dict[Path, safe_open] = {}
     for tensor in sound_contents(path).tensors:
@@ -189,6 +194,9 @@ def assembled(stored: StoredNarrowTensor, read: Callable[[StoredTensor], torch.T
 def _check_given(tensors: Mapping[Any, Any], metadata: Mapping[Any, Any]) -> None:
     import torch
 
+    for argument, given in (("tensors", tensors), ("metadata", metadata)):
+        if not isinstance(given, Mapping):
+            raise ArgumentError(f"{argument}={given!r:.200} is no mapping by names; expected a dict")
     for text in (*tensors, *metadata, *metadata.values()):
         if not isinstance(text, str):
             raise ArgumentError(f"{text!r:.200} in names or metadata; expected text")
@@ -201,9 +209,22 @@ def _check_given(tensors: Mapping[Any, Any], metadata: Mapping[Any, Any]) -> Non
             what = "on the meta device"
         elif tensor.layout != torch.strided:
             what = f"of layout {tensor.layout}"
+        elif not isinstance(tensor, NarrowTensor) and not _has_bytes(tensor):
+            what = f"{type(tensor).__name__} without bytes of its own"
         else:
             continue
-        raise DTypeError(f"tensor {name!r:.200} is {what}; expected a dense torch.Tensor that has values")
+        raise DTypeError(
+            f"tensor {name!r:.200} is {what}; expected a dense torch.Tensor that has values: convert it first"
+        )
+
+
+def _has_bytes(tensor: torch.Tensor) -> bool:
+    """Return whether the values lie in memory as torch's dtypes say, by reading none of them."""
+    try:
+        _octets(tensor.detach()[..., :0] if tensor.dim() else tensor)
+    except Exception:  # each class of tensors has its own way to refuse
+        return False
+    return True
 
 
 def _layout(name: str, tensor: NarrowTensor) -> TensorLayout:
@@ -233,5 +254,7 @@ def _octets(tensor: torch.Tensor) -> memoryview:
     import torch
 
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if not flat.numel():  # a view of none keeps its strides, with which torch shows no bytes
+        flat = flat.as_strided((0,), (1,))
     octets: memoryview = flat.view(torch.uint8).numpy().data
     return octets

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file, save_file
@@ -62,7 +62,7 @@ def load_state(optimizer: torch.optim.Optimizer, path: str | os.PathLike[str]) -
         ArgumentError: the state is one of other parameters.
         DataError: the file cannot be read, or is no such state.
     """
-    tensors = {} if _is_without_tensors(path) else load_file(path)
+    tensors = load_file(path)
     metadata: dict[str, str] = {}
     if Path(path).is_file():
         with safe_open(path, "pt") as file:
@@ -72,15 +72,6 @@ def load_state(optimizer: torch.optim.Optimizer, path: str | os.PathLike[str]) -
     optimizer.load_state_dict(unflattened(optimizer, tensors, json.loads(metadata.pop(_KEY))))
     metadata.pop("fewbits", None)  # how the narrow tensors of this file are stored
     return metadata
-
-
-def _is_without_tensors(path: str | os.PathLike[str]) -> bool:
-    """Whether it is a sound file without tensors, as plain SGD's, which is no checkpoint to load_file."""
-    try:
-        with safe_open(path, "pt") as file:
-            return not file.keys()
-    except (OSError, SafetensorError):
-        return False  # load_file says what is wrong
 
 
 def flattened(
