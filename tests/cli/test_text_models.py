@@ -201,6 +201,8 @@ def broken(models: Path, tmp_path: Path, what: str) -> Path:
         (folder / "config.json").write_text(
             json.dumps(config | {"quantization_config": {"quant_method": "x"}})
         )
+    elif what == "quantized beside":
+        (folder / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
     return folder
 
 
@@ -215,6 +217,7 @@ def broken(models: Path, tmp_path: Path, what: str) -> Path:
         ("type", "holds no causal language model"),
         ("part", "of its tensors are missing, as model.layers.2."),
         ("quantized", "is quantized already"),
+        ("quantized beside", "is quantized already"),
     ],
 )
 def test_a_folder_that_is_no_model_is_refused(

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from fewbits.errors import DataError, MissingDependencyError
+from fewbits.files.model_folder import ModelFolder
 
 _KINDS = ("CausalLM", "SequenceClassification")
 _CAUSAL = ("ForCausalLM", "LMHeadModel")
@@ -59,7 +60,8 @@ def load_pretrained(folder: Path, kind: str = "CausalLM") -> nn.Module:
             "a model of Hugging Face needs transformers; run pip install transformers, or name a model of"
             " your own with `model`"
         ) from None
-    if "quantization_config" in _configuration(folder):
+    config = _configuration(folder)
+    if "quantization_config" in config or ModelFolder(folder, config).foreign_words() is not None:
         raise DataError(
             f"{folder} holds a model that is quantized already; give the model that it was made from"
         )
