@@ -7,40 +7,55 @@ from functools import partial
 import torch
 
 from fewbits.errors import DataError
-from fewbits.solvers.dense.factors import Factors, Substitute, doubled, inverse_power, scaled_to
+from fewbits.solvers.dense.factors import Factors, Substitute, doubled, inverse_power, scaled_to, stretches
 from fewbits.solvers.dense.rounded_products import Update, rounded_update
 from fewbits.solvers.dense.substitution import with_cholesky
 from fewbits.solvers.precision import roundoff
 
 _TILE = 256  # rows and columns compared at once
+_ROUNDING = 2.0**-40  # relative difference of two entries up to which rounding explains it
 _PANEL = 256  # widest block of columns that LAPACK factorizes without recursion
 
 
-def check_hermitian(a: torch.Tensor) -> None:
-    """Raise DataError if a matrix, (n, n), differs from its conjugate transpose by more than rounding.
+def check_hermitian(a: torch.Tensor) -> bool:
+    """Return whether a matrix, (n, n), is its conjugate transpose exactly; if not, it is but for rounding.
+
+    Rounding is up to 2^-40 of an entry, or of sqrt(a_ii a_jj), which no entry of a definite matrix exceeds:
+    the largest entry of all says nothing of rows in other units. In a row whose diagonal is not positive the
+    largest entry takes its place.
 
     Raises:
-        DataError: they do; the message says where.
+        DataError: they differ by more; the message says where.
     """
-    worst, at, largest = 0.0, (0, 0), 0.0
+    diagonal = a.diagonal().real
+    if not bool((diagonal > 0).all()):
+        largest = torch.cat([a[part].abs().amax(1) for part in stretches(a)])
+        diagonal = torch.where(diagonal > 0, diagonal, largest)
+    scale = diagonal.sqrt()
+    worst, at, exactly = _ROUNDING, (0, 0), True
     parts = [slice(start, start + _TILE) for start in range(0, len(a), _TILE)]
     # Tiles, because reading a large matrix along its columns takes ten times as long.
     for i, rows in enumerate(parts):
         for columns in parts[: i + 1]:
             tile = a[rows, columns]
             difference = (tile - a[columns, rows].mH).abs()
-            largest = max(largest, float(tile.abs().max()))
-            if float(difference.max()) > worst:
-                worst = float(difference.max())
-                row, column = divmod(int(difference.argmax()), difference.shape[1])
+            if not bool(difference.any()):
+                continue
+            exactly = False
+            sizes = torch.maximum(tile.abs(), scale[rows, None] * scale[columns])
+            share = torch.where(difference > 0, difference / sizes, 0.0)
+            if float(share.max()) > worst:
+                worst = float(share.max())
+                row, column = divmod(int(share.argmax()), share.shape[1])
                 at = (rows.start + row, columns.start + column)
-    if worst > 2.0**-40 * largest:
+    if worst > _ROUNDING:
         i, j = at
         kind = "Hermitian" if a.is_complex() else "symmetric"
         raise DataError(
-            f"A is not {kind}: A[{i}, {j}] is {a[i, j].item():g} and A[{j}, {i}] {a[j, i].item():g};"
+            f"A is not {kind}: A[{i}, {j}] is {a[i, j].item():.16g} and A[{j}, {i}] {a[j, i].item():.16g};"
             " assume_a='gen' solves it"
         )
+    return exactly
 
 
 def factorize_double(a: torch.Tensor) -> Factors | None:

@@ -10,7 +10,7 @@ from functools import partial
 import torch
 
 from fewbits.errors import ArgumentError
-from fewbits.solvers.dense import arrays, batches, cholesky, evidence, fallback, gradients
+from fewbits.solvers.dense import arrays, batches, evidence, fallback, gradients
 from fewbits.solvers.dense.arrays import as_given, check_finite, columns_of, with_gradient
 from fewbits.solvers.dense.fallback import Outcome
 from fewbits.solvers.dense.plan import plan, precisions
@@ -49,8 +49,6 @@ class Factorization:
         _check_square(a, assume_a)
         self.plan = plan(precision, assume_a, len(a), a.device)
         self._matrix = PreparedMatrix(a, self.plan.steps)
-        if assume_a == "pos":
-            cholesky.check_hermitian(a)
 
     def solve(self, b: Array, *, watch: Watch | None = None) -> Solution[Array]:
         """Solve A x = b.

@@ -91,8 +91,11 @@ class PreparedMatrix:
             is worth its time, a copy in float32 is made in the same pass that reads the magnitudes; it is
             factorized if nothing has to be scaled.
 
+    Attributes:
+        halves_differ: whether a step of Cholesky, which reads one half, does not see all of the matrix.
+
     Raises:
-        DataError: NaN or infinity in it.
+        DataError: NaN or infinity in it, or it is not Hermitian and a step is of Cholesky.
     """
 
     def __init__(self, a: torch.Tensor, steps: Sequence[Step]) -> None:
@@ -107,6 +110,8 @@ class PreparedMatrix:
         self._extents = system.extents(a, single=single)
         if not bool(torch.isfinite(self._extents.sums).all()):
             check_finite(a, "A")  # or only the sums overflow
+        by_half = any(step.method == "Cholesky" for step in steps)
+        self.halves_differ = by_half and not cholesky.check_hermitian(a)
         self._systems: dict[tuple[str, bool], System] = {}
         self._factored: dict[tuple[str, str], Factored] = {}
 
