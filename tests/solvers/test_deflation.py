@@ -101,3 +101,23 @@ def test_bad_modes_are_refused() -> None:
             low_modes(np.eye(22), 22, k)
     with pytest.raises(ArgumentError, match="not symmetric"):
         low_modes(np.triu(np.ones((9, 9))), 9, 2)
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+@pytest.mark.parametrize("stored", [None, "quda_half"])
+def test_real_modes_deflate_complex_right_hand_sides(stored: str | None) -> None:
+    a, modes = few_small_eigenvalues(300, smallest=1e-5)
+    deflation = Deflation(a, torch.from_numpy(modes), stored)
+    rng = np.random.default_rng(1)
+    real, imaginary = rng.standard_normal((2, 300))
+    for r in (real + 1j * imaginary, (real + 1j * imaginary).astype(np.complex64)):
+        v = deflation.basis.numpy().T.astype(float)
+        exact = v @ np.linalg.solve(v.T @ a @ v, v.T @ r)
+        step = deflation.correction(torch.from_numpy(r))
+        assert step.dtype == torch.complex128
+        assert np.linalg.norm(step.numpy() - exact) <= 1e-6 * np.linalg.norm(exact)
+    alone = cg(a, real, deflation=deflation).iterations
+    for b in (1j * real, real + 1j * imaginary):
+        found = cg(a, b, deflation=deflation)
+        assert found.converged
+        assert found.iterations <= 1.5 * alone < 0.5 * cg(a, b).iterations

@@ -95,9 +95,9 @@ class Deflation:
 
     def scaled_correction(self, r: torch.Tensor) -> torch.Tensor:
         """Return the correction for A 2^exponent, (n,) in double precision."""
-        basis = self._wide()
-        right = self.a.total(basis.conj() @ r.to(basis.dtype))
-        return (self._weights @ right) @ basis
+        dtype = torch.promote_types(self._weights.dtype, r.dtype)  # real modes serve a complex r
+        basis, weights = self._wide().to(dtype), self._weights.to(dtype)
+        return (weights @ self.a.total(basis.conj() @ r.to(dtype))) @ basis
 
     def _wide(self) -> torch.Tensor:
         return wide(self.basis).to(torch.complex128) if self.a.complex else wide(self.basis)
