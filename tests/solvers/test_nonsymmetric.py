@@ -203,6 +203,23 @@ def test_a_symmetric_matrix_is_so_whatever_the_shift(n: int, shift: float) -> No
             multishift_cg(a + shift * np.eye(n, k=1), b, [shift])
 
 
+@pytest.mark.parametrize(("of_a", "shift"), [(1e-170, 1.0), (1.0, 1e170), (1.0, 1e300)])
+def test_beside_a_shift_that_dwarfs_it_a_matrix_is_as_symmetric_as_before(of_a: float, shift: float) -> None:
+    a, b = of_a * np.array([[2.0, 0.3, 0.0], [0.3, 1.0, 0.1], [0.0, 0.1, 3.0]]), np.array([1.0, 2.0, -1.0])
+    for matrix, right_side in ((a, b), (sp.csr_array(a), b), (a, b + 1j), (lambda v: a @ v, b)):
+        (found,) = multishift_cg(matrix, right_side, [shift])
+        assert found.converged
+        assert shift * found.x == pytest.approx(right_side, rel=1e-9)
+    for matrix in (np.triu(a), lambda v: np.triu(a) @ v):
+        with pytest.raises(ArgumentError, match="not symmetric"):
+            multishift_cg(matrix, b, [shift])
+
+
+def test_a_shift_beyond_the_range_of_its_matrix_is_named() -> None:
+    with pytest.raises(DataError, match=r"below the shift 1e\+308, .* leave that shift out"):
+        multishift_cg(np.array([[1.0, 0.3], [0.3, 2.0]]), np.ones(2), [0.0, 1e308])
+
+
 def test_shifts_whose_solutions_leave_the_range_are_not_said_to_be_solved() -> None:
     with pytest.raises(DataError, match="beyond the largest float64"):
         multishift_cg(1e-310 * np.eye(2), np.ones(2), [0.0])

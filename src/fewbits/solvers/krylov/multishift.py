@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import torch
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Stage
 from fewbits.solvers.krylov.cg import cg
 from fewbits.solvers.krylov.problem import Problem
@@ -68,10 +68,16 @@ def multishift_cg(
     if system.b.shape[1] != 1 or len(system.shape) != 1:
         raise ArgumentError(f"b has the shape {tuple(system.shape)}; expected (n,) for many shifts")
     check_symmetric(system.a)
-    largest = max(abs(s) for s in values)
-    above = exponent_of(largest) + system.exponent
-    if largest > 0 and above > FAR:
-        system.a, system.exponent = system.a.scaled(-above), system.exponent - above
+    largest = max(values, key=abs)
+    above = exponent_of(abs(largest)) + system.exponent
+    if largest != 0 and above > FAR:
+        try:
+            system.a, system.exponent = system.a.scaled(-above), system.exponent - above
+        except DataError as error:
+            raise DataError(
+                f"A holds values more than 1e300 below the shift {largest:g}, and no product with both means"
+                " anything in double precision; leave that shift out"
+            ) from error
     tried = krylov_precision(system.a.preferred if precision == "auto" else precision)
     problem, began = system.problem(0, Stopping(rtol, atol, maxiter)), time.perf_counter()
     scaled = [math.ldexp(s, system.exponent) for s in values]

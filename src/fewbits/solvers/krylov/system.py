@@ -230,15 +230,18 @@ def _size(operator: Operator, a: Operator, name: str) -> float:
 
 
 def check_symmetric(a: Operator) -> None:
-    """Raise an error if u^H A v != (A u)^H v for a random u and v; it takes two products.
+    """Raise an error if u^H A v != (A u)^H v for a random u and v; it takes two products, or three.
 
     Raises:
         ArgumentError: A is not symmetric (Hermitian, where it is complex).
     """
+    given = a
     while isinstance(a, (Shifted, OnPairs)):  # a shift may cancel most of A, and leave its rounding
         a = a.a
     if a.symmetric:
         return
+    if a is not given:
+        a, _, _ = comfortable(a)  # only the sum with the shift was: squares of A alone may underflow
     u, v = random_vectors(a, 2)
     of_u, of_v = a.exact(u), a.exact(v)
     if not abs(a.dot(u, of_v) - a.dot(of_u, v)) <= 1e-8 * a.norm(u) * a.norm(of_v):
