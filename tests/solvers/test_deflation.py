@@ -87,8 +87,10 @@ def test_bad_modes_are_refused() -> None:
     a = np.eye(4)
     with pytest.raises(ArgumentError, match="expected"):
         Deflation(a, torch.ones(4))
-    with pytest.raises(ArgumentError, match="square matrix of that size"):
+    with pytest.raises(ArgumentError, match=r"the shape \(4, 4\), modes have 5 rows; expected a square"):
         Deflation(a, torch.ones(5, 1))
+    with pytest.raises(ArgumentError, match=r"the shape \(4, 4\), n=9; expected a square"):
+        low_modes(a, 9, 2)
     with pytest.raises(ArgumentError, match="the modes are zero"):
         Deflation(a, torch.zeros(4, 2), None)
     with pytest.raises(ArgumentError, match="a deflation of 4 unknowns for 6"):

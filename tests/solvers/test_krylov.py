@@ -128,6 +128,22 @@ def test_a_function_may_return_the_same_memory_each_time(solver: Any) -> None:
         (np.eye(2), np.ones(2), {"delta": 1.5}, ArgumentError, "delta=1.5"),
         (np.eye(2), np.ones(2), {"delta": 0.5j}, ArgumentError, "delta=0.5j"),
         (np.eye(2), np.ones(2), {"precision": None}, ArgumentError, "precision=None; expected a name"),
+        (np.eye(2), np.ones(2), {"M": np.ones(2)}, ArgumentError, r"M has the shape \(2,\); expected"),
+        (np.eye(2), np.ones(2), {"M": np.eye(3)}, ArgumentError, r"M has the shape \(3, 3\), b has 2 values"),
+        (np.eye(2), np.ones(2), {"M": np.diag([1.0, np.nan])}, DataError, "M holds NaN"),
+        (np.eye(2), np.ones(2), {"M": sp.csr_array([[np.nan]])}, DataError, "M holds NaN"),
+        (np.eye(2), np.ones(2), {"M": np.diag([1e300, 1e-300])}, DataError, "M holds values more than 1e300"),
+        (np.eye(2), np.ones(2), {"M": "M"}, ArgumentError, "M is a str"),
+        (np.eye(2), np.ones(2), {"M": np.eye(2, dtype=object)}, ArgumentError, "M is object"),
+        (
+            np.eye(2),
+            np.ones(2),
+            {"M": sp.csr_array(np.eye(2, dtype="g"))},
+            ArgumentError,
+            "M is .* double at most",
+        ),
+        (np.eye(2), np.ones(2), {"M": torch.eye(2).requires_grad_()}, ArgumentError, r"pass M.detach\(\)"),
+        (np.eye(2), np.ones(2), {"deflation": np.ones((2, 1))}, ArgumentError, "deflation is a ndarray"),
     ],
 )
 def test_bad_input_is_refused(

@@ -94,6 +94,10 @@ def test_vectors_of_another_operator_and_impossible_numbers_are_refused() -> Non
     modes = one.flat(b)[:, None]
     with pytest.raises(ArgumentError, match="modes of another operator"):
         one.solve(b, deflation=Deflation(lattice.Wilson(LINKS, mass=0.2).normal, modes))
+    none: Any = modes
+    for even_odd in (False, True):
+        with pytest.raises(ArgumentError, match="deflation is a ndarray; expected RitzVectors, or"):
+            one.solve(b, deflation=none, even_odd=even_odd)
     options: dict[str, Any]
     for options in (
         *({"count": 0}, {"count": 4, "window": 11}, {"solves": 0}),

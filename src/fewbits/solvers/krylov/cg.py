@@ -88,6 +88,10 @@ def cg(
     check_delta(delta)
     if trigger not in ("drop", "deviation"):
         raise ArgumentError(f"trigger={trigger!r}; expected drop or deviation")
+    if deflation is not None and not isinstance(deflation, Deflation):
+        raise ArgumentError(
+            f"deflation is a {type(deflation).__name__}; expected a Deflation, made of A and its low modes"
+        )
     system = System(A, b, x0=x0, M=M, pairs=deflation is not None and deflation.a.complex)
     check_symmetric(system.a)
     if deflation is not None and deflation.a.n != system.a.n:

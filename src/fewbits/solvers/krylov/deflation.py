@@ -47,6 +47,7 @@ class Deflation:
             len(given),
             arrays=not isinstance(modes, torch.Tensor),
             complex_vectors=given.is_complex(),
+            asked=f"modes have {len(given)} rows",
             device=given.device,
         )
         a = OnPairs(a) if given.is_complex() and not a.complex else a
@@ -128,7 +129,7 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
             " matrix in each process, and give Deflation the rows of its part, for a Partitioned A"
             " modes[A.start : A.start + A.n]"
         )
-    a, _, _ = comfortable(operator(A, n))
+    a, _, _ = comfortable(operator(A, n, asked=f"n={n}"))
     if not (is_count(k) and k < n - 1):
         raise ArgumentError(f"k={k} modes of {n}; expected a whole number from 1 to {n - 2}")
     check_symmetric(a)

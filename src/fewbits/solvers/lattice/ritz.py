@@ -293,10 +293,14 @@ def begin(a: Square, deflation: Deflation | RitzVectors | None) -> tuple[Operato
     """Return the operator and the modes for a solve.
 
     Raises:
-        ArgumentError: the modes are of another operator.
+        ArgumentError: the modes are of another operator, or none.
     """
     if isinstance(deflation, RitzVectors):
         return deflation.begin(a), deflation.deflation
+    if deflation is not None and not isinstance(deflation, Deflation):
+        raise ArgumentError(
+            f"deflation is a {type(deflation).__name__}; expected RitzVectors, or a Deflation of .normal"
+        )
     if deflation is not None and a not in (deflation.a, getattr(deflation.a, "a", None)):
         raise ArgumentError(
             "deflation= has the modes of another operator; expected those of .normal, or of"

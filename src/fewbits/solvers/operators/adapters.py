@@ -138,6 +138,7 @@ def operator(
     arrays: bool = True,
     complex_vectors: bool = False,
     name: str = "A",
+    asked: str = "",
     device: torch.device = _CPU,
 ) -> Operator:
     """Return ``a`` as an operator on vectors of n values; an operator is returned unchanged.
@@ -149,6 +150,7 @@ def operator(
         arrays: whether functions take numpy.ndarray; otherwise they take torch.Tensor.
         complex_vectors: whether to try functions on complex vectors.
         name: what error messages call it.
+        asked: what n is of, if not of b, as they say it.
         device: where the vectors lie.
 
     Raises:
@@ -158,8 +160,8 @@ def operator(
     given = any_operator(a, n, n, arrays=arrays, complex_vectors=complex_vectors, name=name, device=device)
     if (given.rows, given.n) != (n, n):
         raise ArgumentError(
-            f"{name} has the shape ({given.rows}, {given.n}), b has {n} values; expected a square matrix of"
-            " that size"
+            f"{name} has the shape ({given.rows}, {given.n}), {asked or f'b has {n} values'}; expected a"
+            " square matrix of that size"
         )
     return given
 
@@ -179,7 +181,7 @@ def any_operator(
     Raises:
         ArgumentError: a cannot multiply vectors on that device; nothing is copied in silence.
     """
-    found = _any_operator(a, rows, n, arrays=arrays, complex_vectors=complex_vectors, device=device)
+    found = _any_operator(a, rows, n, name, arrays=arrays, complex_vectors=complex_vectors, device=device)
     if found.device != device:
         what = (
             "is a matrix" if isinstance(found, Matrix) else f"is a {type(found).__name__}, which multiplies"
@@ -193,7 +195,14 @@ def any_operator(
 
 
 def _any_operator(
-    a: LinearMap, rows: int, n: int | None, *, arrays: bool, complex_vectors: bool, device: torch.device
+    a: LinearMap,
+    rows: int,
+    n: int | None,
+    name: str,
+    *,
+    arrays: bool,
+    complex_vectors: bool,
+    device: torch.device,
 ) -> Operator:
     if isinstance(a, Operator):
         return a
@@ -205,7 +214,7 @@ def _any_operator(
         return Function(a.matvec, shape, arrays=True, complex_vectors=complex_vectors, adjoint=adjoint)
     if callable(a) and not isinstance(a, torch.Tensor):
         if n is None:
-            raise ArgumentError("A is a function, whose shape is not known; give a LinearOperator")
+            raise ArgumentError(f"{name} is a function, whose shape is not known; give a LinearOperator")
         place = _CPU if arrays else device
         return Function(a, (rows, n), arrays=arrays, complex_vectors=complex_vectors, device=place)
-    return Matrix(a)
+    return Matrix(a, name=name)

@@ -41,23 +41,25 @@ class Matrix(Operator):
     Args:
         A: a torch.Tensor (dense or sparse), a numpy.ndarray, nested lists, or a SciPy sparse matrix or array
             of any layout; real or complex.
+        name: what error messages call it.
 
     Raises:
         ArgumentError: A is none of these, or not two-dimensional.
         DataError: NaN or infinity among the values.
     """
 
-    def __init__(self, A: AnyArray | Rows | SparseMatrix) -> None:
-        self.a: Any = _matrix(A)  # a tensor in double precision, or compressed rows of SciPy
+    def __init__(self, A: AnyArray | Rows | SparseMatrix, *, name: str = "A") -> None:
+        self.name = name
+        self.a: Any = _matrix(A, name)  # a tensor in double precision, or compressed rows of SciPy
         self.sparse = not isinstance(self.a, torch.Tensor)
         shape = tuple(self.a.shape)
         if len(shape) != 2:
-            raise ArgumentError(f"A has the shape {shape}; expected a matrix")
+            raise ArgumentError(f"{name} has the shape {shape}; expected a matrix")
         self.n = shape[1]
         values = self._values()
         self.complex, self.device = values.is_complex(), values.device
         if not bool(torch.isfinite(reals(values)).all()):
-            raise DataError("A holds NaN or infinity; remove them first")
+            raise DataError(f"{name} holds NaN or infinity; remove them first")
 
     @property
     def rows(self) -> int:
@@ -102,8 +104,8 @@ class Matrix(Operator):
         changed = times_power(values, exponent)
         if not torch.equal(times_power(changed, -exponent), values):
             raise DataError(
-                "A holds values more than 1e300 apart, and no product with it means anything in double"
-                " precision; scale its rows and columns first"
+                f"{self.name} holds values more than 1e300 apart, and no product with it means anything in"
+                " double precision; scale its rows and columns first"
             )
         scaled = copy.copy(self)
         scaled.a = scipy.sparse.csr_array(self.a) if self.sparse else changed
@@ -153,31 +155,32 @@ def _residual_there(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.
     return torch.complex(real, imaginary)
 
 
-def _matrix(a: AnyArray | Rows | SparseMatrix) -> torch.Tensor | scipy.sparse.csr_array:
+def _matrix(a: AnyArray | Rows | SparseMatrix, name: str) -> torch.Tensor | scipy.sparse.csr_array:
     """Return a tensor in double precision, or SciPy's compressed rows."""
     if hasattr(a, "tocsr"):
-        return _rows(a.tocsr())
+        return _rows(a.tocsr(), name)
     if isinstance(a, torch.Tensor) and a.layout != torch.strided:
-        refuse_gradients(a, "A")
+        refuse_gradients(a, name)
         if a.device.type != "cpu":
             raise ArgumentError(
-                f"A is a sparse tensor on {a.device}, and sparse matrices are multiplied on the CPU: give"
-                " A.cpu() and b.cpu(), or the function lambda v: A @ v, which is called where b lies"
+                f"{name} is a sparse tensor on {a.device}, and sparse matrices are multiplied on the CPU:"
+                f" give {name}.cpu() and b.cpu(), or the function lambda v: {name} @ v, which is called where"
+                " b lies"
             )
         entries = a.detach().to_sparse_coo().coalesce()
         places = tuple(entries.indices().numpy())
         # NumPy has no bfloat16, and SciPy no float16.
         values = wide(entries.values()).resolve_conj().numpy()
-        return _rows(scipy.sparse.csr_array((values, places), shape=tuple(a.shape)))
+        return _rows(scipy.sparse.csr_array((values, places), shape=tuple(a.shape)), name)
     if isinstance(a, (torch.Tensor, np.ndarray, list, tuple)):
-        return array(a, "A")
+        return array(a, name)
     raise ArgumentError(
-        f"A is a {type(a).__name__}; expected a torch tensor, a NumPy array, a SciPy sparse matrix or"
+        f"{name} is a {type(a).__name__}; expected a torch tensor, a NumPy array, a SciPy sparse matrix or"
         " LinearOperator, a function or an operator of fewbits.solvers"
     )
 
 
-def _rows(a: SparseMatrix) -> scipy.sparse.csr_array:
+def _rows(a: SparseMatrix, name: str) -> scipy.sparse.csr_array:
     if a.dtype.kind not in "buifc" or a.dtype.itemsize > (16 if a.dtype.kind == "c" else 8):
-        raise ArgumentError(f"A is {a.dtype}; expected real or complex numbers, double at most")
+        raise ArgumentError(f"{name} is {a.dtype}; expected real or complex numbers, double at most")
     return scipy.sparse.csr_array(a.astype(np.complex128 if a.dtype.kind == "c" else np.float64))
