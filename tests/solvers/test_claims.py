@@ -412,6 +412,28 @@ def test_what_drops_imaginary_parts_is_applied_to_real_numbers(name: str, kind: 
         assert np.allclose(found.x, b / [1, 2, 4])
 
 
+@pytest.mark.filterwarnings("ignore::numpy.exceptions.ComplexWarning")
+@pytest.mark.parametrize("kind", ["transpose", "real part", "A itself", "A^H"])
+def test_least_squares_are_not_judged_by_an_adjoint_that_is_none(kind: str) -> None:
+    rng = np.random.default_rng(0)
+    b = rng.standard_normal(6) + 1j * rng.standard_normal(6)
+    a = rng.standard_normal((6, 6 if kind == "A itself" else 4)).astype(complex)
+    a[:, -1] = a[:, 0]
+    a += 1j * rng.standard_normal(a.shape) if kind in ("transpose", "A^H") else 0
+    adjoints: dict[str, Any] = {
+        "transpose": lambda u: a.T @ u,
+        "real part": lambda u: (a.T @ u).real,
+        "A itself": lambda u: a @ u,
+        "A^H": lambda u: a.conj().T @ u,
+    }
+    given = LinearOperator(a.shape, lambda v: a @ v, rmatvec=adjoints[kind], dtype=complex)
+    if kind == "A^H":
+        assert np.allclose(lsqr(given, b).x, np.linalg.lstsq(a, b, rcond=None)[0])
+        return
+    with pytest.raises(ArgumentError, match="the adjoint of A is not that of A"):
+        lsqr(given, b)
+
+
 @pytest.mark.parametrize("given", [None, "no numbers", np.ones(3, np.longdouble)])
 def test_functions_that_give_no_numbers_are_refused(given: Any) -> None:
     for solver in (cg, minres, bicgstab, gmres, gcr):

@@ -18,7 +18,7 @@ from fewbits.solvers.krylov.problem import Problem
 from fewbits.solvers.krylov.reliable import refine
 from fewbits.solvers.krylov.space import Space, roundoff
 from fewbits.solvers.krylov.stopping import MARGIN, Stopping
-from fewbits.solvers.krylov.system import Callback, System
+from fewbits.solvers.krylov.system import Callback, System, check_adjoint
 from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.operator import Operator
 from fewbits.solvers.operators.vectors import wide
@@ -118,12 +118,13 @@ def lsqr(
         says whether it meets the tolerance.
 
     Raises:
-        ArgumentError: shapes do not fit, the adjoint of A is unknown, a tensor requires a gradient, or an
-            option is out of range.
+        ArgumentError: shapes do not fit, the adjoint of A is unknown, or what is given for it is another
+            matrix, a tensor requires a gradient, or an option is out of range.
         DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
     system = System(A, b, x0=x0, square=False)
     system.kind = LeastSquares
+    check_adjoint(system.a)
 
     def attempt(problem: Problem, tried: KrylovPrecision) -> None:
         assert isinstance(problem, LeastSquares)

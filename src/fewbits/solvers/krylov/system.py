@@ -13,8 +13,9 @@ from fewbits.solvers.krylov import fallback
 from fewbits.solvers.krylov.fallback import Attempt
 from fewbits.solvers.krylov.problem import Problem
 from fewbits.solvers.krylov.stopping import Stopping
-from fewbits.solvers.operators.adapters import LinearMap, any_operator, operator
-from fewbits.solvers.operators.operator import OnPairs, Operator, Shifted, random_vectors
+from fewbits.solvers.operators.adapters import SAME, LinearMap, any_operator, operator
+from fewbits.solvers.operators.matrices import Matrix
+from fewbits.solvers.operators.operator import Derived, OnPairs, Operator, Shifted, random_vectors
 from fewbits.solvers.operators.vectors import array, exponent_of
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution, of_family
@@ -248,4 +249,27 @@ def check_symmetric(a: Operator) -> None:
         kind = "Hermitian" if a.complex else "symmetric"
         raise ArgumentError(
             f"A is not {kind}, and this solver needs that; take bicgstab, gmres or gcr, or fewbits.solve"
+        )
+
+
+def check_adjoint(a: Operator) -> None:
+    """Raise an error if u^H A v != (A^H u)^H v for a random u and v, unless A is a matrix.
+
+    Raises:
+        ArgumentError: what is given for the adjoint of A is not that, or nothing is.
+    """
+    given = a
+    while isinstance(given, Derived):
+        given = given.a
+    if isinstance(given, Matrix):
+        return
+    adjoint = a.adjoint()
+    _, v = random_vectors(a, 2)
+    u, _ = random_vectors(adjoint, 2)
+    image = a.exact(v)
+    one, other = a.dot(u, image), a.dot(adjoint.exact(u), v)
+    if not abs(one - other) <= SAME * a.norm(u) * a.norm(image):
+        raise ArgumentError(
+            f"the adjoint of A is not that of A: u^H (A v) = {one:.3g}, (A^H u)^H v = {other:.3g}; expected"
+            " rmatvec to multiply by the conjugate transpose, complex vectors too where matvec does"
         )
