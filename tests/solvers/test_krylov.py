@@ -109,6 +109,22 @@ def test_a_function_may_return_the_same_memory_each_time(solver: Any) -> None:
         assert torch.allclose(found.x, torch.linalg.solve(dense, b))
 
 
+@pytest.mark.parametrize("n", [3, 40])
+def test_a_function_that_computes_in_float32_is_as_symmetric_as_its_matrix(n: int) -> None:
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        half, b = rng.standard_normal((n, n)), rng.standard_normal(n)
+        a = (half @ half.T + n * np.eye(n)).astype(np.float32)
+        a = (a + a.T) / 2
+        for solver in (cg, minres):
+            found = solver(lambda v, a=a: a @ v.astype(np.float32), b, rtol=1e-5)
+            assert found.converged
+            assert np.linalg.norm(b - a.astype(float) @ found.x) <= 1.1e-5 * np.linalg.norm(b)
+        lopsided = a + np.triu(half.astype(np.float32), 1)
+        with pytest.raises(ArgumentError, match="not symmetric"):
+            cg(lambda v, a=lopsided: a @ v.astype(np.float32), b)
+
+
 @pytest.mark.parametrize(
     ("a", "b", "options", "error", "said"),
     [

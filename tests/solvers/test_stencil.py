@@ -37,6 +37,9 @@ def test_it_is_the_matrix_of_its_faces(shape: tuple[int, int, int]) -> None:
     a, expected = Stencil(*of, shift=0.5), matrix(*of, 0.5)
     v = torch.randn(a.n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     assert np.allclose(a.exact(v).numpy(), expected @ v.numpy(), rtol=1e-13, atol=1e-13)
+    for times in (a.exact, a.rounded(None)):
+        with pytest.raises(ArgumentError, match="v is complex"):
+            times(1j * v)
     low = a.rounded(None)(v.float())
     assert low.dtype == torch.float32
     assert np.allclose(low.numpy(), expected @ v.numpy(), rtol=1e-5, atol=1e-5)

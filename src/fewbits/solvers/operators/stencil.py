@@ -117,14 +117,18 @@ class Stencil(Operator):
         return Grid(self.shape[2], x, y, z, np.ascontiguousarray(high, np.float64), self.shift)
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
-        """Return A v, (n,), computed in double precision."""
-        return _apply(self._passes, self._wide, "f64", v.to(torch.float64))
+        """Return A v, (n,), computed in double precision.
+
+        Raises:
+            ArgumentError: v is complex.
+        """
+        return _apply(self._passes, self._wide, "f64", v)
 
     def rounded(self, format: Format | None) -> Apply:
-        """Return the product with a float32 or complex64 vector, A's values held in ``format``."""
+        """Return A v for a float32 v, A's values held in ``format``; errors as in :meth:`exact`."""
         grid = self.grid("f32", format)
         passes = stencil_passes(grid)
-        return lambda v: _apply(passes, grid, "f32", v.to(torch.float32))
+        return lambda v: _apply(passes, grid, "f32", v)
 
     def shifted(self, shift: float) -> Stencil:
         """Return A + shift as a stencil that shares the faces."""
@@ -196,7 +200,10 @@ class Stencil(Operator):
 
 def _apply(passes: StencilPasses, grid: Grid, storage: str, v: torch.Tensor) -> torch.Tensor:
     nz, ny, stride = grid.x.values.shape
-    given = v.reshape(nz, ny, grid.nx).contiguous().numpy()
+    if v.is_complex():
+        raise ArgumentError("v is complex, and a stencil multiplies real vectors: v.real, then v.imag")
+    dtype = torch.float64 if storage == "f64" else torch.float32
+    given = v.to(dtype).reshape(nz, ny, grid.nx).contiguous().numpy()
     if stride == grid.nx:
         r = ScaledArray(storage, given)
     else:
