@@ -95,6 +95,10 @@ def test_bad_modes_are_refused() -> None:
         Deflation(a, torch.zeros(4, 2), None)
     with pytest.raises(ArgumentError, match="a deflation of 4 unknowns for 6"):
         cg(np.eye(6), np.ones(6), deflation=Deflation(a, torch.ones(4, 1)))
+    n: Any
+    for n in (4.0, "4", 0):
+        with pytest.raises(ArgumentError, match=rf"n={n!r}; expected at least 1, a whole number"):
+            low_modes(a, n, 1)
     with pytest.raises(ArgumentError, match="k=4"):
         low_modes(a, 4, 4)
     wrong: list[Any] = [2.0, 2.5, True]

@@ -14,7 +14,7 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov.space import rounding_format
-from fewbits.solvers.krylov.stopping import is_count
+from fewbits.solvers.krylov.stopping import check_count, is_count
 from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
 from fewbits.solvers.operators.adapters import LinearMap, operator
 from fewbits.solvers.operators.operator import OnPairs, Operator
@@ -120,7 +120,8 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
         (n, k) float32, or complex64 of a complex A.
 
     Raises:
-        ArgumentError: k out of range, A on a device, not symmetric, or spread over processes.
+        ArgumentError: n is no whole number, k out of range, A on a device, not symmetric, or spread over
+            processes.
         scipy.sparse.linalg.ArpackNoConvergence: ARPACK did not converge to ``tol``.
     """
     if isinstance(A, Operator) and float(A.total(torch.tensor(1.0, dtype=torch.float64))) > 1:
@@ -129,6 +130,7 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
             " matrix in each process, and give Deflation the rows of its part, for a Partitioned A"
             " modes[A.start : A.start + A.n]"
         )
+    check_count(n, "n")
     a, _, _ = comfortable(operator(A, n, asked=f"n={n}"))
     if not (is_count(k) and k < n - 1):
         raise ArgumentError(f"k={k} modes of {n}; expected a whole number from 1 to {n - 2}")
