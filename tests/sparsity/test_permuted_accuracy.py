@@ -276,6 +276,7 @@ MOVES: dict[str, Callable[..., Tensor]] = {
     "square": lambda m, x: x @ m.square,
     "square transposed": lambda m, x: x @ m.square.T.contiguous(),
     "addmm": lambda m, x: torch.addmm(m.scale, x[0], m.square)[None],
+    "one bias for all": lambda m, x: functional.linear(x, m.square, m.scale[:1]),
     "recurrent": lambda m, x: x + functional.linear(x, m.square),
     "embedding": lambda m, x: x + functional.embedding(torch.tensor([[0, 3, 6, 1]]), m.table),
     "mean and back": lambda m, x: x - x.mean(-1, keepdim=True),
@@ -292,6 +293,7 @@ MOVES: dict[str, Callable[..., Tensor]] = {
     "moved about": lambda m, x: x.permute(2, 0, 1).unsqueeze(1).squeeze(1).permute(1, 2, 0),
     "reshaped before": lambda m, x: x.reshape(-1, 16).view(1, 4, 16).expand(2, 4, 16),
     "masked": lambda m, x: torch.where(x > 0, x, torch.zeros_like(x)).masked_fill(x > 2, 0.5),
+    "bits": lambda m, x: x.view(torch.int32).view(torch.float32),
     "dropout": lambda m, x: functional.dropout(x, 0.5, m.training).to(torch.float64).float(),
 }
 STAYS: dict[str, Callable[..., Tensor]] = {
@@ -312,6 +314,7 @@ STAYS: dict[str, Callable[..., Tensor]] = {
     "channels counted": lambda m, x: x[..., torch.arange(15, -1, -1)],
     "sorted": lambda m, x: x.sort(-1).values,
     "glu": lambda m, x: functional.glu(torch.cat([x, x], -1)),
+    "bytes": lambda m, x: x + x.view(torch.uint8).view(torch.float32),
 }
 
 
@@ -328,6 +331,64 @@ def test_channels_stay_before(at_random: None, name: str) -> None:
     report = permute(Between(STAYS[name]), example_inputs=torch.randn(1, 4, 3))
     assert {name for name, _ in report.left_alone} == {"first.weight", "last.weight"}
     assert report.largest_change == 0
+
+
+@pytest.mark.parametrize("shape", [(1, 16, 5, 5), (16, 5, 1), (2, 1, 1, 5), (5,)])
+def test_a_mask_of_attention_moves_with_the_channels_that_it_tells_apart(
+    at_random: None, shape: tuple[int, ...]
+) -> None:
+    class Masked(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = nn.Conv2d(3, 16, 1), nn.Conv2d(16, 8, 1)
+            self.mask = nn.Parameter(3 * torch.randn(shape))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            return self.last(functional.scaled_dot_product_attention(x, x, x, attn_mask=self.mask))
+
+    torch.manual_seed(0)
+    model, x = Masked(), torch.randn(2, 3, 5, 5)
+    before = model(x)
+    alike = torch.ones(2, 3, 5, 5)  # of equal positions a mask changes nothing: no check of outputs sees it
+    report = permute(model, example_inputs=alike)
+    assert ("mask" in report.permuted[0].others) is (16 in shape)
+    assert torch.allclose(model(x), before, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore:The use of `x.T`")
+@pytest.mark.parametrize("positions", [8, 16])
+def test_a_transposition_of_three_axes_reverses_all(at_random: None, positions: int) -> None:
+    class Reversed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second, self.third = nn.Linear(8, 16), nn.Linear(16, 8), nn.Linear(8, 16)
+            self.last = nn.Conv1d(positions, 4, 1)  # of (16, positions, batch)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.third(self.second(self.first(x).relu())).T)
+
+    torch.manual_seed(0)
+    report = permute(Reversed(), example_inputs=torch.randn(12, positions, 8))
+    assert {one.layers for one in report.permuted} == {("second.weight",), ("third.weight",)}
+
+
+def test_a_rule_that_joins_axes_of_two_sizes_fixes_both(
+    monkeypatch: pytest.MonkeyPatch, at_random: None
+) -> None:
+    def wrong(axes: Any, node: Any) -> None:
+        for axis in range(3):
+            axes.join(node.all_input_nodes[0], axis, node, axis)
+
+    monkeypatch.setitem(channel_rules._RULES, "transpose", wrong)
+    model = Between(lambda m, x: x.transpose(1, 2).relu().transpose(1, 2))
+    report = permute(model, example_inputs=torch.randn(1, 4, 3))
+    assert dict(report.left_alone)["last.weight"] == "it meets an axis of another size"
+
+
+def test_views_without_values_are_followed_nowhere(at_random: None) -> None:
+    model = Between(lambda m, x: x.mT.reshape(-1, 16))
+    assert not permute(model, example_inputs=torch.randn(2, 0, 3)).permuted
 
 
 IMAGES: dict[str, tuple[Callable[..., Tensor], bool]] = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
+from math import prod
 
 import torch
 from torch import fx
@@ -47,10 +48,10 @@ def _unknown(axes: Axes, node: fx.Node) -> None:
         axes.fix_all(tensor, f"{_name(node)} is not known to treat its neighbours alike")
 
 
-def _aligned(axes: Axes, node: fx.Node, out: fx.Node) -> None:
-    """Join each axis of ``node`` with the axis of ``out`` that it is broadcast to."""
+def _aligned(axes: Axes, node: fx.Node, out: fx.Node, last: int | None = None) -> None:
+    """Join each axis of ``node``, up to ``last``, with the axis of ``out`` that it is broadcast to."""
     offset = len(shape(out)) - len(shape(node))
-    for axis, n in enumerate(shape(node)):
+    for axis, n in enumerate(shape(node)[:last]):
         if n == shape(out)[axis + offset]:
             axes.join(node, axis, out, axis + offset)
 
@@ -80,10 +81,10 @@ def _reordered(axes: Axes, node: fx.Node) -> None:
     order = list(range(len(shape(source))))
     if name == "permute":
         order = [d % len(order) for d in argument(node, "dims")]
+    elif name == "numpy_T":  # of all axes, where mT is of the last two
+        order.reverse()
     elif len(order) > 1:
-        a, b = (
-            (-2, -1) if name in ("t", "mT", "numpy_T") else (argument(node, "dim0"), argument(node, "dim1"))
-        )
+        a, b = (-2, -1) if name in ("t", "mT") else (argument(node, "dim0"), argument(node, "dim1"))
         order[a], order[b] = order[b], order[a]
     for out, axis in enumerate(order):
         axes.join(source, axis, node, out)
@@ -91,6 +92,9 @@ def _reordered(axes: Axes, node: fx.Node) -> None:
 
 def _viewed(axes: Axes, node: fx.Node) -> None:
     source = node.all_input_nodes[0]
+    if prod(shape(source)) != prod(shape(node)) or not prod(shape(node)):
+        _unknown(axes, node)  # a dtype of another size, or no values by which axes could be told apart
+        return
     for before, after in matched(shape(source), shape(node)):
         if len(before) == len(after) == 1:
             axes.join(source, before[0], node, after[0])
@@ -112,7 +116,7 @@ def _linear(axes: Axes, node: fx.Node) -> None:
     axes.join(weight, 0, node, -1)
     axes.consumed[axes.of(weight, 1)] = None
     for tensor in bias:
-        axes.join(tensor, 0, node, -1)
+        _aligned(axes, tensor, node)
 
 
 def _matmul(axes: Axes, node: fx.Node) -> None:
@@ -124,10 +128,7 @@ def _matmul(axes: Axes, node: fx.Node) -> None:
     axes.join(a, -2, node, -2)
     axes.join(b, -1, node, -1)
     for tensor in (a, b):
-        offset = len(shape(node)) - len(shape(tensor))
-        for axis in range(len(shape(tensor)) - 2):
-            if shape(tensor)[axis] == shape(node)[axis + offset]:
-                axes.join(tensor, axis, node, axis + offset)
+        _aligned(axes, tensor, node, last=-2)
     for tensor in added:
         _aligned(axes, tensor, node)
 
@@ -254,8 +255,8 @@ def _item(axes: Axes, node: fx.Node) -> None:
 
 def _attention(axes: Axes, node: fx.Node) -> None:
     query, key, value, *rest = _operands(node)
-    if shape(query)[:-2] != shape(key)[:-2]:
-        _unknown(axes, node)  # groups of queries share a key
+    if any(shape(tensor)[:-2] != shape(node)[:-2] for tensor in (query, key, value)):
+        _unknown(axes, node)  # groups of queries share a key, or what is broadcast
         return
     for axis in range(len(shape(query)) - 2):
         for tensor in (query, key, value):
@@ -267,8 +268,10 @@ def _attention(axes: Axes, node: fx.Node) -> None:
     if rest or argument(node, "is_causal"):
         for tensor in (query, key):
             axes.fix(tensor, -2, "positions of attention")
-        for tensor in rest:
-            axes.fix_all(tensor, "a mask of attention")
+        for tensor in rest:  # its other axes are those of the heads and the batch, or broadcast to them
+            _aligned(axes, tensor, node, last=-2)
+            for axis in range(len(shape(tensor)))[-2:]:
+                axes.fix(tensor, axis, "a mask of attention")
 
 
 def _table(*entries: tuple[str, Rule]) -> dict[str, Rule]:

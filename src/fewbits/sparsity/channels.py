@@ -40,7 +40,11 @@ class Axes:
         return axis
 
     def join(self, a: fx.Node, axis_a: int, b: fx.Node, axis_b: int) -> None:
-        """Put two axes of equal size into one class."""
+        """Put two axes into one class; of two sizes they cannot be in one order, and both are fixed."""
+        if shape(a)[axis_a] != shape(b)[axis_b]:
+            for node, axis in ((a, axis_a), (b, axis_b)):
+                self.fix(node, axis, "it meets an axis of another size")
+            return
         self.join_axes(self.of(a, axis_a), self.of(b, axis_b))
 
     def join_axes(self, a: Axis, b: Axis) -> None:
