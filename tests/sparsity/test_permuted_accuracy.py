@@ -137,14 +137,96 @@ def test_permuting_a_consumer_and_not_its_producer_is_found_and_undone(
     before, weights = model(images()), {k: v.clone() for k, v in model.state_dict().items()}
     move = permute_model._move
 
-    def consumers_only(axes: Any, tensors: dict[str, Tensor], orders: dict[Any, Tensor]) -> None:
-        move(axes, {k: v for k, v in tensors.items() if not k.startswith("blocks.0.first_norm")}, orders)
+    def consumers_only(axes: Any, tensors: dict[str, Tensor], *rest: Any) -> None:
+        move(axes, {k: v for k, v in tensors.items() if not k.startswith("blocks.0.first_norm")}, *rest)
 
     monkeypatch.setattr(permute_model, "_move", consumers_only)
     with pytest.raises(ArgumentError, match="outputs of ResNet change by"):
         permute(model, example_inputs=images(), seconds=1)
     assert torch.equal(model(images()), before)
     assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+
+
+def small() -> nn.Sequential:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16)
+    for p in norm.parameters():
+        nn.init.uniform_(p, 0.5, 1)
+    return nn.Sequential(nn.Linear(8, 16), norm, nn.ReLU(), nn.Linear(16, 8)).eval()
+
+
+def expand_bias(model: nn.Sequential) -> None:
+    model[0].bias = nn.Parameter(torch.full((1,), 0.1).expand(16))
+
+
+def expand_variance(model: nn.Sequential) -> None:
+    model[1].register_buffer("running_var", torch.ones(1).expand(16))
+
+
+@pytest.mark.parametrize(("change", "name"), [(expand_bias, "0.bias"), (expand_variance, "1.running_var")])
+def test_channels_of_values_that_share_a_place_stay(
+    at_random: None, change: Callable[[nn.Sequential], None], name: str
+) -> None:
+    model, x = small(), torch.randn(3, 8)
+    change(model)
+    before = model(x)
+    report = permute(model, example_inputs=x)
+    assert not report.permuted
+    said = dict(report.left_alone)["3.weight"]
+    assert said.startswith(f"{name} has several values in one place of memory")
+    assert torch.equal(model(x), before)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, RuntimeError])
+@pytest.mark.parametrize("where", [0, 3, 6, None])
+def test_what_ends_in_an_exception_leaves_the_model_as_it_was(
+    at_random: None, monkeypatch: pytest.MonkeyPatch, stop: type[BaseException], where: int | None
+) -> None:
+    """Seven tensors move, and outputs are compared. An interrupt comes after a write, an error before it."""
+    model, x = small(), torch.randn(3, 8)
+    weights, whole = {k: v.clone() for k, v in model.state_dict().items()}, Tensor.copy_
+    held, writes = {id(v) for v in (*model.parameters(), *model.buffers())}, 0
+
+    def copy(self: Tensor, source: Tensor) -> Tensor:
+        nonlocal writes
+        if id(self) not in held:
+            return whole(self, source)
+        writes += 1
+        if writes - 1 == where and stop is RuntimeError:
+            raise stop("unsupported operation")
+        whole(self, source)
+        if writes - 1 == where:
+            raise stop
+        return self
+
+    def run(*_: Any) -> float:
+        raise stop("at the outputs")
+
+    monkeypatch.setattr(Tensor, "copy_", copy)
+    monkeypatch.setattr(permute_model, "_largest_change", run)
+    with pytest.raises(stop):
+        permute(model, example_inputs=x)
+    made = 7 if where is None else where + 1
+    assert writes == 2 * made - (stop is RuntimeError and where is not None)
+    assert all(torch.equal(v, weights[k]) for k, v in model.state_dict().items())
+
+
+def norm_of_inference() -> nn.Module:
+    with torch.inference_mode():
+        return nn.BatchNorm1d(8)
+
+
+@pytest.mark.parametrize(
+    ("layer", "said"),
+    [
+        (lambda: nn.Linear(8, 8, device="meta"), r"1\.weight is on the meta device"),
+        (lambda: nn.LazyLinear(8), r"1\.weight has no values yet"),
+        (norm_of_inference, r"1\.weight was made in torch\.inference_mode"),
+    ],
+)
+def test_a_model_without_values_that_change_is_refused(layer: Callable[[], nn.Module], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        permute(nn.Sequential(nn.Linear(8, 8), layer()), example_inputs=torch.randn(3, 8))
 
 
 class Beside(nn.Module):

@@ -185,9 +185,28 @@ def complex_layer() -> nn.Module:
     return nn.Linear(8, 8, dtype=torch.complex64)
 
 
+def expanded_layer() -> nn.Module:
+    layer = nn.Linear(8, 8)
+    layer.weight = nn.Parameter(torch.randn(1, 8).expand(8, 8))
+    return layer
+
+
+def windows_layer() -> nn.Module:
+    layer = nn.Linear(8, 8)
+    layer.weight = nn.Parameter(torch.randn(15).unfold(0, 8, 1))  # each row begins one value later
+    return layer
+
+
+def layer_without_values() -> nn.Module:
+    return nn.Linear(8, 8, device="meta")
+
+
 @pytest.mark.parametrize(
     ("last", "said"),
     [
+        (expanded_layer, r"1\.weight has several values in one place of memory"),
+        (windows_layer, r"1\.weight has several values in one place of memory"),
+        (layer_without_values, r"1\.weight is on the meta device"),
         (with_a_mask, r"1\.weight_mask is there already"),
         (of_inference, r"1\.weight was made in torch.inference_mode"),
         (complex_layer, "expected floating-point numbers"),
@@ -201,8 +220,25 @@ def test_a_model_that_is_refused_is_as_it_was(last: Any, said: str, schedule: An
         fb.sparsify(model, "2:4", schedule=schedule)
     after = model.state_dict()
     assert list(after) == list(before)
-    assert all(torch.equal(after[name], value) for name, value in before.items())
+    assert all(torch.equal(after[name], value) for name, value in before.items() if not value.is_meta)
     assert [t.tensor for t in fb.sparsify(model, "2:4", exclude="1").pruned] == ["0.weight"]
+
+
+def test_a_model_with_lazy_layers_is_refused_until_they_have_values() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.LazyLinear(8))
+    with pytest.raises(ArgumentError, match=r"1\.weight has no values yet; call the model once"):
+        fb.sparsify(model, "2:4")
+    model(torch.ones(1, 8))
+    assert [t.tensor for t in fb.sparsify(model, "2:4").pruned] == ["0.weight", "1.weight"]
+
+
+@pytest.mark.parametrize("step", [1, 2, 8, 16])
+def test_a_layer_whose_weight_is_a_part_of_a_larger_tensor_is_pruned(step: int) -> None:
+    layer, whole = nn.Linear(8, 8), torch.randn(16, 16, 16)
+    layer.weight = nn.Parameter(whole.as_strided((8, 8), (128 // step, 1) if step < 8 else (1, step)))
+    fb.sparsify(layer, "2:4")
+    assert is_sparse(layer.weight, "2:4")
+    assert int((whole == 0).sum()) == 32
 
 
 def test_a_model_with_a_counter_of_that_name_is_refused_as_it_was() -> None:

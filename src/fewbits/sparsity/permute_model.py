@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from fewbits.formats import pattern as read
 from fewbits.names import Selection
 from fewbits.sparsity import channel_rules
 from fewbits.sparsity.channels import Axes, Axis
+from fewbits.sparsity.memory import overlap, unready
 from fewbits.sparsity.permutation import ColumnOrder, find_order
 
 
@@ -81,14 +82,18 @@ def permute(
 
     Raises:
         FormatError: no such pattern.
-        ArgumentError: a pattern of names that fits no module, a model that is sparse already or cannot be
-            traced, or one whose outputs would change, and then it is as it was.
+        ArgumentError: a pattern of names that fits no module, a model that is sparse already, has no values
+            yet or cannot be traced, or one whose outputs would change. The model is as it was then, as after
+            any other exception.
         DataError: weights hold a NaN or an infinity.
     """
     if any(hasattr(module, "fewbits_sparsity") for module in model.modules()):
         raise ArgumentError(
             "the model is sparse already, and its masks would not move along; permute it before sparsify"
         )
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if why := unready(tensor):
+            raise ArgumentError(f"{name} {why}")
     chosen = read(pattern)
     selection = Selection.of(include, exclude, dict(model.named_modules(remove_duplicate=False)))
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
@@ -99,17 +104,15 @@ def permute(
         jobs, left = _jobs(axes, wanted, tensors, chosen)
         permuted = _search(jobs, axes, tensors, chosen, seed, time.perf_counter() + seconds)
         orders = {root: channels.search.order for root, channels in permuted.items()}
-        _move(axes, tensors, orders)
-        change = _largest_change(before, _outputs(model, inputs))
-        if not change <= _rounding(model, before):
-            # The last move is undone first: two parameters may lie in the same memory.
-            last_first = replace(axes, parent=dict(reversed(axes.parent.items())))
-            _move(last_first, tensors, {root: order.argsort() for root, order in orders.items()})
-            raise ArgumentError(
-                f"with its channels permuted the outputs of {type(model).__name__} change by {change:.2g} of"
-                " the largest: it does something that its trace does not show. The weights are as they were;"
-                " permute those parts of the model that are plain"
-            )
+        with _undone_on_failure() as moved:
+            _move(axes, tensors, orders, moved)
+            change = _largest_change(before, _outputs(model, inputs))
+            if not change <= _rounding(model, before):
+                raise ArgumentError(
+                    f"with its channels permuted the outputs of {type(model).__name__} change by {change:.2g}"
+                    " of the largest: it does something that its trace does not show. The weights are as they"
+                    " were; permute those parts of the model that are plain"
+                )
     return PermuteReport(str(chosen), tuple(permuted.values()), tuple(left.items()), change)
 
 
@@ -190,7 +193,10 @@ def _traced(model: nn.Module, inputs: tuple[object, ...]) -> tuple[Axes, dict[st
     for node in program.graph.nodes:
         if node.op == "placeholder":
             if node.name in held:
-                axes.names[node] = first[id(every[held[node.name]])]
+                tensor = every[held[node.name]]
+                axes.names[node] = first[id(tensor)]
+                if why := overlap(tensor):
+                    axes.fix_all(node, f"{held[node.name]} {why}")
             else:
                 axes.fix_all(node, "an input of the model, or a constant in it")
         elif node.op == "call_function":
@@ -251,8 +257,36 @@ def _search(
     return permuted
 
 
-def _move(axes: Axes, tensors: dict[str, torch.Tensor], orders: dict[Axis, torch.Tensor]) -> None:
-    """Apply the order of each class to every parameter and buffer that has its channels."""
+@dataclass(frozen=True)
+class _Move:
+    """An order that one axis of a tensor gets, and the version that the tensor had before."""
+
+    tensor: torch.Tensor
+    axis: int
+    order: torch.Tensor
+    version: int
+
+    def undo(self) -> None:
+        if self.tensor._version != self.version:  # else it failed before it wrote
+            self.tensor.copy_(self.tensor.index_select(self.axis, self.order.argsort()))
+
+
+@contextmanager
+def _undone_on_failure() -> Iterator[list[_Move]]:
+    """Yield a list for the moves that are made; after any exception they are undone."""
+    moved: list[_Move] = []
+    try:
+        yield moved
+    except BaseException:
+        for move in reversed(moved):  # the last one first: two parameters may lie in the same memory
+            move.undo()
+        raise
+
+
+def _move(
+    axes: Axes, tensors: dict[str, torch.Tensor], orders: dict[Axis, torch.Tensor], moved: list[_Move]
+) -> None:
+    """Apply the order of each class to every parameter and buffer that has its channels, and list that."""
     all_orders = dict(orders)
     for channels, flat, positions in axes.flattened:
         order = orders.get(axes.root(channels))
@@ -262,4 +296,7 @@ def _move(axes: Axes, tensors: dict[str, torch.Tensor], orders: dict[Axis, torch
         order = all_orders.get(axes.root((name, axis)))
         if order is not None and name in tensors:
             tensor = tensors[name]
-            tensor.copy_(tensor.index_select(axis, order.to(tensor.device)))
+            order = order.to(tensor.device)
+            permuted = tensor.index_select(axis, order)
+            moved.append(_Move(tensor, axis, order, tensor._version))  # before: an interrupt may come after
+            tensor.copy_(permuted)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from fewbits.errors import ArgumentError
 from fewbits.formats import Pattern
@@ -17,6 +18,7 @@ from fewbits.names import check_fits, listed, with_shared, within
 from fewbits.records import PrunedTensor, PruneReport
 from fewbits.sparsity.layers import other_matrices, reduction_axes
 from fewbits.sparsity.masks import SEARCHES, density, kept_magnitude, mask, transposable_mask
+from fewbits.sparsity.memory import overlap, unready
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed, Schedule
 
 MASK, DENSE, STEP = "_mask", "_dense", "sparsity_step"  # buffers: two after their parameter, one of the model
@@ -81,7 +83,8 @@ def sparsify(
     Raises:
         FormatError: no such pattern.
         ArgumentError: a pattern of names that fits no module, no layer that could be pruned, a model that is
-            sparse or sharded already, something that is no schedule. The model is as it was then.
+            sparse or sharded already, weights without values or that cannot change in place, something that
+            is no schedule. The model is as it was then.
         DTypeError: weights that are not floating point; the model is as it was.
     """
     model = model._modules.get("_orig_mod") or model  # of a compiled model, what was compiled
@@ -90,6 +93,7 @@ def sparsify(
             "the model is sparse already; call fewbits.sparsity.remove_masks(model) first, or load its"
             " state_dict into a new one"
         )
+    _check_sizes(model)
     named = dict(model.named_modules(remove_duplicate=False))
     included, excluded = listed("include", include), listed("exclude", exclude)
     check_fits("include", included, list(named))
@@ -177,6 +181,13 @@ def sparse_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
             yield module, name, axis
 
 
+def _check_sizes(model: nn.Module) -> None:
+    """Raise where a lazy layer has no sizes yet, so that nobody can tell what fits a pattern."""
+    for name, p in model.named_parameters():
+        if is_lazy(p):
+            raise ArgumentError(f"{name} {unready(p)}")
+
+
 def _own(module: nn.Module, name: str) -> Any:
     """Return an attribute of the module itself: wrappers forward lookups to the module that they wrap."""
     return vars(module).get(name)
@@ -245,11 +256,8 @@ def _pruned(module: nn.Module, key: str, axis: int, sparsity: Sparsity, full: st
     """
     p = module._parameters[key]
     assert p is not None
-    if p.is_inference():
-        raise ArgumentError(
-            f"{full} was made in torch.inference_mode(), and does not change any more; make the model outside"
-            " of it, or copy it"
-        )
+    if why := unready(p) or overlap(p):
+        raise ArgumentError(f"{full} {why}")
     for suffix in (MASK, DENSE):
         if hasattr(module, key + suffix):
             raise ArgumentError(
