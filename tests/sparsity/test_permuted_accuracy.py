@@ -116,7 +116,8 @@ def test_a_residual_network_shares_channels_and_leaves_what_it_must() -> None:
     point = next(one for one in report.permuted if one.layers == ("pointwise.weight",))
     assert {"depthwise.weight", "depthwise.bias", "blocks.1.second.weight"} <= set(point.others)
     left = dict(report.left_alone)
-    assert set(left) == {"stem.weight", "hidden.weight"}
+    assert set(left) == {"stem.weight", "depthwise.weight", "hidden.weight"}
+    assert left["depthwise.weight"] == "its number of channels, 1, is no multiple of 4"
     assert "input of the model" in left["stem.weight"]
     assert "flattened" in left["hidden.weight"]
     assert "left alone: stem.weight: an input" in str(report)
@@ -411,7 +412,7 @@ def test_channels_move_through(at_random: None, name: str) -> None:
 def test_channels_stay_before(at_random: None, name: str) -> None:
     torch.manual_seed(0)
     report = permute(Between(STAYS[name]), example_inputs=torch.randn(1, 4, 3))
-    assert {name for name, _ in report.left_alone} == {"first.weight", "last.weight"}
+    assert {name for name, _ in report.left_alone} == {"first.weight", "also.weight", "last.weight"}
     assert report.largest_change == 0
 
 
@@ -577,7 +578,7 @@ def test_sizes_that_do_not_fit_are_named_and_equal_seeds_give_equal_models() -> 
     models = [nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 6), nn.Linear(6, 2)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     reports = [permute(m, example_inputs=torch.randn(1, 4), seed=5) for m in models]
-    assert dict(reports[0].left_alone)["3.weight"] == "6 channels are no multiple of 4"
+    assert dict(reports[0].left_alone)["3.weight"] == "its number of channels, 6, is no multiple of 4"
     assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in models), strict=True))
 
 
@@ -596,6 +597,84 @@ def test_modules_are_chosen_by_name(at_random: None) -> None:
     assert one.layers == ("net.1.weight",)
     with pytest.raises(ArgumentError, match="exclude='head' fits no module"):
         permute(nn.Sequential(*layers), example_inputs=inputs, exclude="head")
+
+
+@pytest.mark.parametrize(
+    ("choice", "layers"),
+    [
+        ({"include": "0"}, {"0.weight"}),
+        ({"include": "1"}, {"0.weight"}),
+        ({"exclude": "0"}, {"2.weight"}),
+        ({"exclude": "1"}, {"2.weight"}),
+        ({}, {"0.weight", "2.weight"}),
+    ],
+)
+def test_a_tied_weight_is_meant_by_each_of_its_names(
+    at_random: None, choice: dict[str, str], layers: set[str]
+) -> None:
+    class Tied(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return self[2](self[1](self[0](self[3](x)).relu()).relu())
+
+    model = Tied(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 4), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    report = permute(model, example_inputs=torch.randn(3, 8), **choice)
+    assert {layer for one in report.permuted for layer in one.layers} == layers
+
+
+class InputsFirst(nn.Module):
+    """A layer as the Conv1D of Hugging Face's GPT-2."""
+
+    def __init__(self, outputs: int, inputs: int) -> None:
+        super().__init__()
+        self.weight, self.bias = (
+            nn.Parameter(torch.randn(inputs, outputs)),
+            nn.Parameter(torch.randn(outputs)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        return y.view(*x.shape[:-1], self.weight.shape[1])
+
+
+InputsFirst.__module__, InputsFirst.__qualname__ = "transformers.pytorch_utils", "Conv1D"  # known by its name
+
+
+def test_the_layer_of_hugging_face_that_has_its_inputs_first_keeps_more_of_them() -> None:
+    torch.manual_seed(0)
+    model, x = nn.Sequential(InputsFirst(32, 8), nn.ReLU(), InputsFirst(8, 32)), torch.randn(3, 5, 8)
+
+    def kept() -> float:
+        magnitudes = model[2].weight.detach().abs().T.reshape(8, 8, 4)
+        return float(magnitudes.sort(-1).values[..., 2:].sum())
+
+    before, outputs = kept(), model(x)
+    report = permute(model, example_inputs=x, seconds=1)
+    assert [one.layers for one in report.permuted] == [("2.weight",)]
+    assert [name for name, _ in report.left_alone] == ["0.weight"]
+    assert kept() > 1.02 * before
+    assert kept() == pytest.approx(report.permuted[0].search.after)
+    assert torch.allclose(model(x), outputs, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:The tensor attributes self.recurrent")
+def test_every_weight_that_could_be_pruned_is_permuted_or_named(at_random: None) -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.recurrent, self.last = nn.Linear(8, 8), nn.LSTM(8, 8), nn.Linear(8, 8)
+            self.unused = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(self.recurrent(self.first(x))[0])
+
+    model = Several()
+    weights = {k: v.clone() for k, v in model.state_dict().items()}
+    report = permute(model, example_inputs=torch.randn(3, 2, 8))
+    named = {name for name, _ in report.left_alone} | {x for one in report.permuted for x in one.layers}
+    assert dict(report.left_alone)["unused.weight"] == "the trace does not reach it"
+    assert torch.equal(model.unused.weight, weights["unused.weight"])
+    assert named == {tensor.tensor for tensor in sparsify(model, "2:4").pruned}
 
 
 def test_a_sparse_model_is_refused() -> None:

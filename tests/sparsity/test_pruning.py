@@ -141,6 +141,33 @@ def test_a_matrix_that_two_layers_share_is_pruned_once() -> None:
     assert report.left_alone == (("1.weight", "it is 0.weight too"),)
 
 
+@pytest.mark.parametrize("included", ["0", "1", ["1", "0"]])
+def test_a_matrix_that_two_layers_share_is_pruned_by_either_name(included: Any) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = model[0].weight
+    report = fb.sparsify(model, "2:4", include=included)
+    owner = "1.weight" if included == "1" else "0.weight"
+    assert [t.tensor for t in report.pruned] == [owner]
+    assert report.left_alone == ((("1.weight", "it is 0.weight too"),) if len(included) > 1 else ())
+    assert bool(((model[0].weight != 0).view(8, 2, 4).sum(-1) == 2).all())
+    assert f"{owner}_mask" in model.state_dict()
+
+
+def test_parameters_that_share_memory_are_one_weight_or_stay_dense() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = nn.Parameter(model[0].weight.data)
+    report = fb.sparsify(model, "2:4")
+    assert [t.tensor for t in report.pruned] == ["0.weight", "2.weight"]
+    assert report.left_alone == (("1.weight", "it is 0.weight too"),)
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))
+    model[1].weight = nn.Parameter(model[0].weight.data.t())  # each would be pruned by the mask of the other
+    report = fb.sparsify(model, "2:4")
+    assert [(t.tensor, t.density) for t in report.pruned] == [("2.weight", 0.5)]
+    assert [name for name, why in report.left_alone if "shares memory" in why] == ["0.weight", "1.weight"]
+    assert [int((layer.weight != 0).sum()) for layer in model] == [64, 64, 32]
+
+
 @pytest.mark.parametrize(("excluded", "owner"), [("2", "0"), ("0", "2")])
 def test_a_matrix_that_an_excluded_layer_shares_stays_dense(excluded: str, owner: str) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))

@@ -15,9 +15,10 @@ from torch.utils._pytree import tree_leaves
 from fewbits.errors import ArgumentError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
-from fewbits.names import Selection
+from fewbits.names import Selection, within
 from fewbits.sparsity import channel_rules
 from fewbits.sparsity.channels import Axes, Axis
+from fewbits.sparsity.layers import reduction_axes
 from fewbits.sparsity.memory import overlap, unready
 from fewbits.sparsity.permutation import ColumnOrder, find_order
 
@@ -100,8 +101,7 @@ def permute(
     with _evaluated(model):
         axes, tensors = _traced(model, inputs)
         before = _outputs(model, inputs)
-        wanted = [axis for axis in axes.consumed if _is_wanted(axis[0], selection)]
-        jobs, left = _jobs(axes, wanted, tensors, chosen)
+        jobs, left = _jobs(axes, _wanted(model, axes, selection), tensors, chosen)
         permuted = _search(jobs, axes, tensors, chosen, seed, time.perf_counter() + seconds)
         orders = {root: channels.search.order for root, channels in permuted.items()}
         with _undone_on_failure() as moved:
@@ -208,16 +208,35 @@ def _traced(model: nn.Module, inputs: tuple[object, ...]) -> tuple[Axes, dict[st
     return axes, owned
 
 
-def _is_wanted(parameter: str, selection: Selection) -> bool:
-    module = parameter.rpartition(".")[0]
-    return module in selection
+def _wanted(model: nn.Module, axes: Axes, selection: Selection) -> list[Axis]:
+    """Return the axes of input channels of the weights that are meant to keep more.
+
+    These are the weights of products in the trace, and all those that :func:`sparsify` prunes. As there, one
+    with several names is meant by each of them, and left out if one of them is excluded.
+    """
+    first: dict[int, str] = {}
+    names: dict[str, list[str]] = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        names.setdefault(first.setdefault(id(p), name), []).append(name.rpartition(".")[0])
+    pruned = {
+        (first[id(module._parameters[key])], axis): None
+        for module in model.modules()
+        for key, axis in reduction_axes(module).items()
+    }
+    return [
+        axis
+        for axis in {**axes.consumed, **pruned}
+        for users in [names.get(axis[0], [""])]  # "": what the model computes
+        if any(within(user, selection.include) for user in users)
+        and not any(within(user, selection.exclude) for user in users)
+    ]
 
 
 def _jobs(
     axes: Axes, wanted: list[Axis], tensors: dict[str, torch.Tensor], pattern: Pattern
-) -> tuple[dict[Axis, list[str]], dict[str, str]]:
+) -> tuple[dict[Axis, list[Axis]], dict[str, str]]:
     """Return the weights that consume the channels of each class, and why the channels of others stay."""
-    jobs: dict[Axis, list[str]] = {}
+    jobs: dict[Axis, list[Axis]] = {}
     left: dict[str, str] = {}
     flat = {axes.root(flattened) for _, flattened, _ in axes.flattened}
     for axis in wanted:
@@ -228,15 +247,17 @@ def _jobs(
             left[name] = axes.fixed[root]
         elif root in flat:
             left[name] = "flattened positions of a channel stay neighbours; they move with their channel"
-        elif tensors[name].shape[axis[1]] % pattern.group:
-            left[name] = f"{tensors[name].shape[axis[1]]} channels are no multiple of {pattern.group}"
+        elif (n := tensors[name].shape[axis[1]]) % pattern.group:
+            left[name] = f"its number of channels, {n}, is no multiple of {pattern.group}"
+        elif axis not in axes.parent:
+            left[name] = "the trace does not reach it"
         else:
-            jobs.setdefault(root, []).append(name)
+            jobs.setdefault(root, []).append(axis)
     return jobs, left
 
 
 def _search(
-    jobs: dict[Axis, list[str]],
+    jobs: dict[Axis, list[Axis]],
     axes: Axes,
     tensors: dict[str, torch.Tensor],
     pattern: Pattern,
@@ -247,8 +268,9 @@ def _search(
     members = axes.members()
     for channels, flat, _ in axes.flattened:
         members[axes.root(channels)] += members[axes.root(flat)]
-    for i, (root, names) in enumerate(jobs.items()):
-        matrices = [tensors[name].detach().movedim(1, -1).flatten(0, -2) for name in names]
+    for i, (root, weights) in enumerate(jobs.items()):
+        names = [name for name, _ in weights]
+        matrices = [tensors[name].detach().movedim(axis, -1).flatten(0, -2) for name, axis in weights]
         left = max((deadline - time.perf_counter()) / (len(jobs) - i), 1e-3)
         order = find_order(matrices, pattern, seed=seed, seconds=left)
         if order.after > order.before:

@@ -118,7 +118,7 @@ def sparsify(
                 full = f"{name}.{key}" if name else key
                 p = module._parameters[key]
                 assert p is not None
-                reason = _reason(full, p, axis, sparsity, uses[p], excluded)
+                reason = _reason(full, p, axis, sparsity, uses[_place(p)], included, excluded)
                 if reason:
                     left.append((full, reason))
                 else:
@@ -193,15 +193,29 @@ def _own(module: nn.Module, name: str) -> Any:
     return vars(module).get(name)
 
 
-def _uses(model: nn.Module) -> dict[nn.Parameter, list[tuple[str, int | None]]]:
-    """Return all names of each parameter, each with the axis that a product sums over, or None."""
-    uses: dict[nn.Parameter, list[tuple[str, int | None]]] = {}
+_Use = tuple[str, int | None, tuple[int, ...]]  # a name, the axis that is summed, and the steps of all axes
+
+
+def _uses(model: nn.Module) -> dict[int, list[_Use]]:
+    """Return all uses of the parameters of each place, with the axis that a product sums over, or None."""
+    uses: dict[int, list[_Use]] = {}
     for name, module in model.named_modules(remove_duplicate=False):
         axes = reduction_axes(module)
         for key, p in module._parameters.items():
             if p is not None:
-                uses.setdefault(p, []).append((f"{name}.{key}" if name else key, axes.get(key)))
+                uses.setdefault(_place(p), []).append(
+                    (f"{name}.{key}" if name else key, axes.get(key), _steps(p))
+                )
     return uses
+
+
+def _place(p: nn.Parameter) -> int:
+    """Return what tied parameters have in common: where values begin, or which tensor it is."""
+    return p.data_ptr() if type(p) is nn.Parameter and not p.is_meta and p.numel() else id(p)
+
+
+def _steps(p: nn.Parameter) -> tuple[int, ...]:
+    return (*p.shape, *p.stride()) if p.layout == torch.strided else tuple(p.shape)
 
 
 def _reason(
@@ -209,20 +223,22 @@ def _reason(
     p: nn.Parameter,
     axis: int,
     sparsity: Sparsity,
-    uses: list[tuple[str, int | None]],
+    uses: list[_Use],
+    included: tuple[str, ...],
     excluded: tuple[str, ...],
 ) -> str:
     """Return why a parameter stays dense; an empty text if it is pruned."""
     if is_sharded(p):
         raise ArgumentError(f"{name} is sharded; call sparsify before fully_shard")
-    for other, its_axis in uses:
+    for other, its_axis, steps in uses:
         if within(other.rpartition(".")[0], excluded):
             return f"it is {other} too, which is excluded"
+        if steps != _steps(p):
+            return f"it shares memory with {other}, whose shape or order is another"
         if its_axis != axis:
             return f"it is {other} too, which is summed otherwise"
-    if uses[0][0] != name:
-        return f"it is {uses[0][0]} too"
-    return sparsity.misfit(tuple(p.shape), axis)
+    first = next(other for other, *_ in uses if within(other.rpartition(".")[0], included))
+    return f"it is {first} too" if first != name else sparsity.misfit(tuple(p.shape), axis)
 
 
 @dataclass(frozen=True)
