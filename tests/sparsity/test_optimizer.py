@@ -13,7 +13,16 @@ import fewbits as fb
 from fewbits import optim
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
-from fewbits.sparsity import Frozen, Gradual, MaskedOptimizer, Recomputed, density, is_sparse, mask
+from fewbits.sparsity import (
+    Frozen,
+    Gradual,
+    MaskedOptimizer,
+    Recomputed,
+    density,
+    is_sparse,
+    mask,
+    remove_masks,
+)
 from fewbits.sparsity.optimizer import _masked
 from fewbits.tensor import NarrowTensor
 from tests.training import losses_of
@@ -451,6 +460,35 @@ def test_a_model_may_be_prepared_first_and_pruned_then() -> None:
     fb.sparsify(model, "2:4")
     train(model, MaskedOptimizer(optim.SGD(model.parameters(), lr=0.1, recipe="bf16-only"), model))
     assert all_sparse(model)
+
+
+@pytest.mark.parametrize("schedule", [Frozen(), Recomputed(), Gradual(3)])
+@pytest.mark.parametrize("again", [False, True])
+def test_without_its_masks_the_wrapper_refuses_and_the_optimizer_goes_on(schedule: Any, again: bool) -> None:
+    model = network(schedule)
+    optimizer = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model)
+    train(model, optimizer, 2)
+    state = optimizer.state_dict()
+    remove_masks(model)
+    if again:
+        fb.sparsify(model, "1:4")
+    before = copy.deepcopy(model.state_dict())
+    calls = []
+    for use in (
+        lambda: optimizer.step(lambda: calls.append(1) or 0.0),
+        lambda: optimizer.flip_rate,
+        lambda: optimizer.load_state_dict(state),
+        lambda: optimizer.add_param_group({"params": [nn.Parameter(torch.ones(4))]}),
+    ):
+        with pytest.raises(ArgumentError, match=r"masks of Sequential were taken out.*optimizer\.optimizer"):
+            use()
+    assert not calls
+    assert len(optimizer.param_groups) == 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    wrapped = MaskedOptimizer(optimizer.optimizer, model) if again else optimizer.optimizer
+    train(model, wrapped, 1)
+    assert not torch.equal(model[0].weight, before["0.weight"])
+    assert is_sparse(model[0].weight, "1:4") is again
 
 
 def test_misuse_is_refused_with_advice() -> None:

@@ -12,7 +12,15 @@ from torch import nn
 
 from fewbits.errors import ArgumentError
 from fewbits.sparsity.masks import keep_, partial_mask
-from fewbits.sparsity.pruning import DENSE, MASK, STEP, Sparsity, sparse_parameters, sparse_root
+from fewbits.sparsity.pruning import (
+    DENSE,
+    MASK,
+    STEP,
+    Sparsity,
+    own_sparsity,
+    sparse_parameters,
+    sparse_root,
+)
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed
 from fewbits.sparsity.sharded import cut_like, gathered, local
 from fewbits.tensor import NarrowTensor, quantize
@@ -74,7 +82,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
         self._flips: int | torch.Tensor = 0
         self._counted = _UNKNOWN
         self._root = sparse_root(self.model)
-        self._sparsity = cast(Sparsity, self._root.fewbits_sparsity)
+        self._sparsity = cast(Sparsity, own_sparsity(self._root))
         self._find_layers()
 
     @torch.no_grad()
@@ -113,7 +121,11 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
         Args:
             closure: computes the loss anew, with gradients, once; what it returns is returned.
+
+        Raises:
+            ArgumentError: the masks were taken out of the model.
         """
+        self._check_masks()
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -133,6 +145,14 @@ class MaskedOptimizer(torch.optim.Optimizer):
                 delattr(self.optimizer, name)
         self._after(lent.get("found_inf"))
         return loss
+
+    def _check_masks(self) -> None:
+        """Raise where the model has no masks any more, or others than those that were wrapped."""
+        if own_sparsity(self._root) is not self._sparsity:
+            raise ArgumentError(
+                f"the masks of {type(self._root).__name__} were taken out, as by remove_masks; go on with"
+                " optimizer.optimizer, or wrap it again after another sparsify"
+            )
 
     def _before(self, layer: _Layer, scale: torch.Tensor | None) -> None:
         schedule, gradient = self._sparsity.schedule, layer.p.grad
@@ -183,6 +203,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
     @property
     def flip_rate(self) -> float:
         """The share of the masks' entries that the last step changed; the host waits for a device."""
+        self._check_masks()
         return float(self._flips) / sum(layer.mask.numel() for layer in self._layers)
 
     def _new_mask(self, layer: _Layer, step: int) -> torch.Tensor:
@@ -232,6 +253,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, object]) -> None:
         """Add parameters with options of their own; sparse ones among them are masked from now on."""
+        self._check_masks()
         self.optimizer.add_param_group(param_group)
         self._find_layers()
 
@@ -243,6 +265,7 @@ class MaskedOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over a state, also that of an optimizer of the dense model: it is masked."""
+        self._check_masks()
         self.optimizer.load_state_dict(state_dict)
         self._mask_all()
 

@@ -88,7 +88,7 @@ def sparsify(
         DTypeError: weights that are not floating point; the model is as it was.
     """
     model = model._modules.get("_orig_mod") or model  # of a compiled model, what was compiled
-    if any(_own(module, _SPARSITY) is not None for module in model.modules()):
+    if any(own_sparsity(module) is not None for module in model.modules()):
         raise ArgumentError(
             "the model is sparse already; call fewbits.sparsity.remove_masks(model) first, or load its"
             " state_dict into a new one"
@@ -162,7 +162,7 @@ def sparse_root(model: nn.Module) -> nn.Module:
     Raises:
         ArgumentError: there is none, or there are several.
     """
-    roots = [m for m in model.modules() if _own(m, _SPARSITY) is not None]
+    roots = [m for m in model.modules() if own_sparsity(m) is not None]
     if not roots:
         raise ArgumentError(
             f"{type(model).__name__} is not sparse; call fewbits.sparsify(model, '2:4') first"
@@ -172,6 +172,12 @@ def sparse_root(model: nn.Module) -> nn.Module:
             f"{type(model).__name__} holds {len(roots)} models that were made sparse; take them one by one"
         )
     return roots[0]
+
+
+def own_sparsity(module: nn.Module) -> Sparsity | None:
+    """Return how a module is sparse on which :func:`sparsify` was called; None of any other."""
+    found: Sparsity | None = _own(module, _SPARSITY)
+    return found
 
 
 def sparse_parameters(model: nn.Module) -> Iterator[tuple[nn.Module, str, int]]:
