@@ -70,6 +70,34 @@ def test_a_checkpoint_is_pruned_and_told_about(model: Any, capsys: pytest.Captur
     assert "kernel" in Path("p.html").read_text()
 
 
+def test_large_kernels_are_kernels_and_the_axis_of_each_tensor_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    shapes = {
+        "patch": (8, 3, 32, 32),
+        "wide": (8, 4, 40, 40),
+        "taps": (4, 8, 3),
+        "many": (4, 8, 64),
+        "w": (4, 8),
+    }
+    axes = {"wide": 1, "taps": 1, "many": 2, "w": 1}
+    save_file(
+        {name: torch.randn(shape, generator=GENERATOR) for name, shape in shapes.items()}, "m.safetensors"
+    )
+    assert cli.run(["prune", "m.safetensors", "--out", "p.safetensors"]) == 0
+    out = capsys.readouterr().out
+    assert "left alone: patch, axis 1 of (8, 3, 32, 32) is no multiple of 4" in out
+    found = load_file("p.safetensors")
+    for name, axis in axes.items():
+        groups = found[name].movedim(axis, -1).unflatten(-1, (-1, 4))
+        assert bool(((groups != 0).sum(-1) == 2).all())
+        (row,) = [line.split() for line in out.splitlines() if line.split()[:1] == [name]]
+        assert row[2] == str(axis)
+    assert bool((found["patch"] != 0).all())
+
+
 def test_what_is_pruned_is_stored_compressed_without_a_loss(
     model: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,15 +53,15 @@ def test_a_stage_is_a_row_with_its_difference_from_dense() -> None:
 
 def test_a_tensor_is_a_row_and_names_are_visible() -> None:
     text = printed(prune_table(model()))
-    assert row(text, "a\\x1b[31m.w") == ["a\\x1b[31m.w", "8x64", "50.0", "74.5"]
+    assert row(text, "a\\x1b[31m.w") == ["a\\x1b[31m.w", "8x64", "1", "50.0", "74.5"]
     assert "left alone: c.w, axis 1 of (8, 1, 3, 3) is no multiple of 4" in text
     assert "2 tensors, 528 values, 49.2 % of them kept" in text
 
 
 def test_products_are_shown_where_they_were_measured() -> None:
     text = printed(prune_table(model(products=PRODUCTS)))
-    assert row(text, "a\\x1b")[4:] == ["-", "-", "-", "-", "-"]
-    assert row(text, "b.w")[4:] == ["bf16", "2.00", "KiB", "1.25", "KiB", "12.5", "8.2"]
+    assert row(text, "a\\x1b")[5:] == ["-", "-", "-", "-", "-"]
+    assert row(text, "b.w")[5:] == ["bf16", "2.00", "KiB", "1.25", "KiB", "12.5", "8.2"]
     assert "; 2.00 KiB dense, 1.25 KiB compressed" in text
     assert "compr." not in printed(prune_table(model()))
 

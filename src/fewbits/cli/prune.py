@@ -78,7 +78,9 @@ def prune(
 ) -> None:
     """Prune a model to N:M, at most N of every M neighbouring weights, and train it again.
 
-    A checkpoint is pruned by magnitude, and --format is that of the values in which sizes and products are
+    A checkpoint is pruned by magnitude, along the last axis, and along the second of what has four axes, or
+    three of which the last is shorter than 32: kernels of convolutions. The table has the axis; name tensors
+    that are something else in --exclude. --format is that of the values in which sizes and products are
     measured. The model of a --task, or your own, is trained, pruned, and trained once more by each --recipe
     with a frozen mask, as the published recipe has it; the table says how good it is at each stage. With
     --recipe none nothing is trained again.

@@ -35,8 +35,9 @@ def prune_checkpoint(
     """Write a checkpoint whose matrices follow a pattern: the same tensors, with zeros.
 
     Floating-point tensors with two axes or more are pruned by magnitude along their last axis, and kernels of
-    convolutions (:func:`fewbits.files.matrix_view.is_convolution_kernel`) along their second. The metadata is
-    kept. The checkpoint is held in memory.
+    convolutions along their second. Shapes are all that a checkpoint tells: a tensor with four axes or more
+    is taken for a kernel, and one with three whose last is shorter than 32, which others take for stacked
+    matrices. The record has the axis of each. The metadata is kept. The checkpoint is held in memory.
 
     Args:
         source: a ``.safetensors`` file, an index of several, or a folder of them.
@@ -74,7 +75,7 @@ def prune_checkpoint(
             if not w.numel():
                 left.append((name, "it has no values"))
                 continue
-            axis = 1 if is_convolution_kernel(tuple(w.shape)) else w.dim() - 1
+            axis = _summed_axis(tuple(w.shape))
             if w.dtype.itemsize == 1:  # torch cannot compare values of these dtypes
                 left.append((name, f"it is {w.dtype}: convert it to bfloat16 first".replace("torch.", "")))
                 continue
@@ -107,6 +108,11 @@ def prune_checkpoint(
         report=report,
         products=products,
     )
+
+
+def _summed_axis(shape: tuple[int, ...]) -> int:
+    """Return the axis that a product is taken to sum over; four axes are a kernel's, however large it is."""
+    return 1 if len(shape) > 3 or is_convolution_kernel(shape) else len(shape) - 1
 
 
 def _metadata(source: str | os.PathLike[str]) -> dict[str, str]:

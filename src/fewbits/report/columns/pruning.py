@@ -52,6 +52,8 @@ _TENSORS: list[Column[Layer]] = [
            lambda r: q.visible(r.tensor.tensor), lambda r: r.tensor.tensor, is_name=True),
     Column("shape", "shape", "Extents; sorts by values.", lambda r: q.shape(r.tensor.shape),
            lambda r: r.tensor.values, spare=1),
+    Column("axis", "axis", "Axis along which groups lie; the first is 0.", lambda r: str(r.tensor.axis),
+           lambda r: r.tensor.axis, spare=1),
     Column("density (%)", "density\n%", "Values that are not zero.", lambda r: q.percent(r.tensor.density),
            lambda r: r.tensor.density),
     Column("kept magnitude (%)", "kept\nmagn.\n%", "Sum of magnitudes after pruning, of that before.",
