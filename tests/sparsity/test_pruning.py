@@ -168,6 +168,16 @@ def test_parameters_that_share_memory_are_one_weight_or_stay_dense() -> None:
     assert [int((layer.weight != 0).sum()) for layer in model] == [64, 64, 32]
 
 
+def test_parameters_that_have_no_one_place_in_memory_are_told_apart() -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8))
+    model.sparse = nn.Parameter(torch.eye(8).to_sparse())
+    model.empty = nn.ParameterList([nn.Parameter(torch.ones(0)), nn.Parameter(torch.ones(0))])
+    whole = torch.randn(16, 8)
+    model[0].weight, model[1].weight = (nn.Parameter(half) for half in whole.split(8))
+    assert [t.tensor for t in fb.sparsify(model, "2:4").pruned] == ["0.weight", "1.weight"]
+    assert int((whole != 0).sum()) == 64
+
+
 @pytest.mark.parametrize(("excluded", "owner"), [("2", "0"), ("0", "2")])
 def test_a_matrix_that_an_excluded_layer_shares_stays_dense(excluded: str, owner: str) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 8))

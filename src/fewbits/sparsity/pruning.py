@@ -217,7 +217,8 @@ def _uses(model: nn.Module) -> dict[int, list[_Use]]:
 
 def _place(p: nn.Parameter) -> int:
     """Return what tied parameters have in common: where values begin, or which tensor it is."""
-    return p.data_ptr() if type(p) is nn.Parameter and not p.is_meta and p.numel() else id(p)
+    plain = type(p) is nn.Parameter and p.layout == torch.strided and not p.is_meta
+    return p.data_ptr() if plain and p.numel() else id(p)
 
 
 def _steps(p: nn.Parameter) -> tuple[int, ...]:
