@@ -146,3 +146,19 @@ def test_the_optimizer_of_a_checkpoint_is_packed_again(tmp_path: Path) -> None:
     values = sum(p.numel() for p in found.param_groups[0]["params"])
     assert sizes["first_moment"] < 1.1 * values
     assert isinstance(lead.lightning_module, nn.Module)
+
+
+@pytest.mark.parametrize(("of_model", "of_trainer"), [("posit8", "mxfp6"), ("mxfp6", "posit8")])
+def test_a_recipe_other_than_the_modules_is_refused(of_model: str, of_trainer: str, tmp_path: Path) -> None:
+    made = Module(of_model)
+    with pytest.raises(
+        ArgumentError, match=f"a schedule of recipe '{of_trainer}', and net was prepared with"
+    ):
+        trainer(tmp_path, of_trainer).fit(made, data())
+    assert made.net.losses == []
+
+
+def test_a_fit_of_no_steps_is_none(tmp_path: Path) -> None:
+    made = Module("posit8")
+    trainer(tmp_path, "posit8", max_epochs=None, max_steps=0).fit(made, data())
+    assert made.net.losses == []

@@ -142,6 +142,24 @@ def test_a_forgotten_schedule_is_named(name: str) -> None:
     step(without, adamw(without, f"{name}:schedule="), scaler(name))
 
 
+@pytest.mark.parametrize("name", SCHEDULED)
+@pytest.mark.parametrize("after", [True, False])
+def test_a_schedule_is_found_where_other_parameters_took_the_place_of_those_that_it_was_made_with(
+    name: str, after: bool
+) -> None:
+    model, plain = prepared(name), prepared("fp32").state_dict()
+    changes = schedule(model, name, 100) if after else None
+    model.load_state_dict({key: value.clone() for key, value in plain.items()}, assign=True)
+    changes = changes or schedule(model, name, 100)
+    optimizer, scale = adamw(model, name), scaler(name)
+    for _ in range(3):
+        step(model, optimizer, scale, changes)
+    del changes
+    if name != "assigned":  # whose watchers keep it
+        with pytest.raises(ArgumentError, match="nothing changes them"):
+            step(model, adamw(model, name), scaler(name))
+
+
 def test_what_was_looked_at_in_two_steps_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looks = []
     monkeypatch.setattr(step_checks, "_check_stored", lambda recipe, optimizer: looks.append(recipe.name))

@@ -1,16 +1,19 @@
 """Schedules by their papers' precision: warm-up, precision switching on gradient diversity, promotion."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.recipes import RECIPES, recipe
-from fewbits.train.schedules import Assigned, Muppet, WarmUp, schedule
+from fewbits.train.schedules import Assigned, Muppet, Schedule, WarmUp, schedule
 from fewbits.train.schedules.muppet import diversity, level_recipe, threshold
 
 
@@ -23,6 +26,47 @@ def _formats(model: nn.Module, name: str) -> list[str]:
     """Return the six operands of a layer as they are now."""
     precision: Any = model.get_submodule(name).precision
     return [str(how) for how in precision.recipe.operands.values()]
+
+
+# ---- What is asked for: a model that follows the recipe, and a number of steps ----
+
+
+def test_a_schedule_is_one_of_the_recipe_that_the_model_was_prepared_with() -> None:
+    for of_model, of_schedule in (
+        ("posit8", "muppet"),
+        ("posit8", "mxfp6"),
+        ("muppet", "posit8"),
+        ("mxfp6", "assigned"),
+    ):
+        model = prepare(_model(), of_model)
+        before = _formats(model, "0")
+        said = f"a schedule of recipe '{of_schedule}', and the model was prepared with '{of_model}'; write"
+        with pytest.raises(ArgumentError, match=said):
+            schedule(model, of_schedule, 30)
+        assert _formats(model, "0") == before
+    parts = nn.ModuleDict({"g": prepare(_model(), "posit8"), "d": prepare(_model(), "mxfp6")})
+    with pytest.raises(ArgumentError, match="'posit8', and d was prepared with 'mxfp6'"):
+        schedule(parts, "posit8", 30)
+    assert _formats(parts, "d.0") == [str(how) for how in RECIPES["mxfp6"].operands.values()]
+    schedule(parts["g"], "posit8", 30)
+    with pytest.raises(ArgumentError, match=r"Sequential was not prepared; call fewbits.nn.prepare"):
+        schedule(_model(), "posit8", 30)
+
+
+def test_a_recipe_of_another_name_that_does_the_same_is_the_same() -> None:
+    named = recipe("posit8").extended("mine")
+    assert isinstance(schedule(prepare(_model(), "posit8"), named, 30), WarmUp)
+    changed = recipe("posit8:weight=mxfp8_e4m3")
+    assert isinstance(schedule(prepare(_model(), changed), changed, 30), WarmUp)
+    # Where no formats change, products may differ, as those of the optimizer's recipe.
+    assert type(schedule(prepare(_model(), "mxfp4"), "mxfp6", 30)) is Schedule
+
+
+@pytest.mark.parametrize("steps", [0, -1, 2.5, True, "30", None])
+def test_steps_are_a_whole_number_above_zero(steps: Any) -> None:
+    with pytest.raises(ArgumentError, match=re.escape(f"steps={steps!r}; expected for how many")):
+        schedule(prepare(_model(), "posit8"), "posit8", steps)
+    assert schedule(prepare(_model(), "posit8"), "posit8", np.int64(1)).steps == 1
 
 
 # ---- MuPPET: Rajagopal et al., ICML 2020, and the authors' code (policy.py) ----

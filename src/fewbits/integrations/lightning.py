@@ -58,7 +58,8 @@ class RecipePrecision(Precision):  # type: ignore[misc]  # Lightning is not type
         """Make the schedule, for as many steps as the trainer plans.
 
         Raises:
-            ArgumentError: the recipe has a schedule, and the trainer no number of steps.
+            ArgumentError: the recipe has a schedule, and the trainer no number of steps; or the module was
+                not prepared, or with another recipe.
         """
         if optimizers:
             steps = model.trainer.estimated_stepping_batches if self.recipe.schedule else 1
@@ -67,7 +68,7 @@ class RecipePrecision(Precision):  # type: ignore[misc]  # Lightning is not type
                     f"recipe {self.recipe.name!r} changes formats on the way, and the trainer has no end;"
                     " give it max_epochs or max_steps"
                 )
-            self.schedule = schedule(model, self.recipe, int(steps))
+            self.schedule = schedule(model, self.recipe, max(1, int(steps)))  # a fit may take none
         connected: _Connected = super().connect(model, optimizers, lr_schedulers)
         return connected
 

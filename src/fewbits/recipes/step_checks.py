@@ -7,7 +7,7 @@ recipe. The first step of every optimizer, torch's own too, therefore checks the
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 from weakref import ReferenceType, WeakKeyDictionary, ref
@@ -40,6 +40,7 @@ class PreparedParameters(Marks):
 
     def __init__(self, module: nn.Module, recipe: Recipe) -> None:
         self.recipe = recipe
+        self.schedule: ReferenceType[Any] | None = None  # of copies none: it changes the original's layers
         super().__init__(module)
         look_before_steps()
 
@@ -50,6 +51,8 @@ class PreparedParameters(Marks):
     def set(self, name: str, p: torch.Tensor) -> None:
         """Mark one parameter."""
         setattr(p, _RECIPE, self.recipe)
+        if self.schedule is not None:
+            setattr(p, _SCHEDULE, self.schedule)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return what copies and pickles are made of."""
@@ -63,9 +66,22 @@ def recipe_of(p: torch.Tensor) -> Recipe | None:
 
 
 def note_schedule(model: nn.Module, schedule: object) -> None:
-    """Note that a schedule changes the formats of a prepared model; its ``step`` counts updates."""
+    """Note that a schedule changes the formats of a prepared model; its ``step`` counts updates.
+
+    Modules note it beside their recipe, for parameters that take the place of those that are there.
+    """
+    for _, prepared in prepared_parts(model):
+        prepared.schedule = ref(schedule)
     for p in model.parameters():
         setattr(p, _SCHEDULE, ref(schedule))
+
+
+def prepared_parts(model: nn.Module) -> Iterator[tuple[str, PreparedParameters]]:
+    """Yield the modules of a model that were prepared: the name of each, and what its parameters follow."""
+    for name, module in model.named_modules():
+        prepared = getattr(module, "fewbits_prepared", None)
+        if isinstance(prepared, PreparedParameters):
+            yield name, prepared
 
 
 @cache

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from numbers import Integral
+
 from torch import nn
 
+from fewbits.errors import ArgumentError
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
-from fewbits.recipes.step_checks import note_schedule
+from fewbits.recipes.step_checks import note_schedule, prepared_parts
 from fewbits.train.schedules.assigned import Assigned
 from fewbits.train.schedules.muppet import Muppet
 from fewbits.train.schedules.schedule import Schedule
@@ -23,14 +27,40 @@ def schedule(model: nn.Module, recipe: str | Recipe, steps: int) -> Schedule:
     Keep it, and call its ``after_backward`` when gradients are there and ``after_step`` after each update.
 
     Args:
-        model: prepared with the recipe.
+        model: prepared with the recipe, or one around it.
         recipe: a recipe or its text.
-        steps: for how many the model trains.
+        steps: for how many the model trains, at least one.
 
     Raises:
-        ArgumentError: no such recipe.
+        ArgumentError: no such recipe, a model that was not prepared, or with another recipe where either
+            changes formats, or steps that are no whole number above 0.
     """
     chosen = read(recipe)
+    count: object = steps  # whatever a caller without types passes
+    if isinstance(count, bool) or not isinstance(count, Integral) or int(count) < 1:
+        raise ArgumentError(f"steps={steps!r}; expected for how many the model trains, at least 1")
+    _check_prepared(model, chosen)
     result = _KINDS[chosen.schedule](model, chosen, steps)
     note_schedule(model, result)
     return result
+
+
+def _check_prepared(model: nn.Module, chosen: Recipe) -> None:
+    """Raise unless all that was prepared follows the recipe, where formats change."""
+    own = {name: prepared.recipe for name, prepared in prepared_parts(model)}
+    if not own:
+        raise ArgumentError(
+            f"{type(model).__name__} was not prepared; call fewbits.nn.prepare(model, {chosen.name!r}) first"
+        )
+    for name, recipe in own.items():
+        if (chosen.schedule or recipe.schedule) and _unnamed(recipe) != _unnamed(chosen):
+            raise ArgumentError(
+                f"a schedule of recipe {chosen.name!r}, and {name or 'the model'} was prepared with"
+                f" {recipe.name!r}; write schedule(model, {recipe.name!r}, steps), of the part alone that"
+                " follows it"
+            )
+
+
+def _unnamed(recipe: Recipe) -> Recipe:
+    """Return what a recipe does, whatever it is called."""
+    return replace(recipe, name="", paper="")
