@@ -1,5 +1,6 @@
 """Schedules by their papers' precision: warm-up, precision switching on gradient diversity, promotion."""
 
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from torch import nn
 
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
+from fewbits.optim import AdamW
 from fewbits.recipes import RECIPES, recipe
 from fewbits.train.schedules import Assigned, Muppet, Schedule, WarmUp, schedule
 from fewbits.train.schedules.muppet import diversity, level_recipe, threshold
@@ -148,7 +150,52 @@ def test_it_looks_at_each_third_epoch_and_at_the_mean_over_parameters() -> None:
         epoch_with(model, found, *gradients)
     assert found.largest == pytest.approx((1 + 1 / 3) / 2)
     assert found.violations == 0
-    assert found.sums == []
+    assert found.sums == {}
+
+
+def test_a_parameter_may_have_a_gradient_in_some_epochs_only() -> None:
+    """Gradients of three epochs by parameter, None where it has none, and their diversity by hand."""
+    ways: list[tuple[list[list[float | None]], float]] = [
+        ([[1, None], [1, 1], [1, None]], (1 / 3 + 1) / 2),  # 3 / 9 and 1 / 1
+        ([[None, 1], [2, None], [1, 3]], (5 / 9 + 10 / 16) / 2),  # one at a time, of other shapes
+        ([[None, None], [None, 1], [None, 1]], 1 / 2),
+        ([[None, None]] * 3, 0.0),
+    ]
+    for epochs, wanted in ways:
+        model, found = muppet()
+        for values in epochs:
+            for p, value in zip(list(model.parameters())[1:], values, strict=False):
+                p.grad = None if value is None else torch.zeros_like(p)
+                if value is not None:
+                    p.grad.view(-1)[0] = value
+            found.after_backward()
+            found.after_step()
+        assert found.largest == pytest.approx(wanted)
+
+
+def test_a_layer_that_is_left_out_of_every_other_batch_trains_and_goes_on_where_it_was_saved() -> None:
+    ends = []
+    for stop in None, 0, 1:
+        torch.manual_seed(0)
+        deep = nn.Sequential(*(nn.Linear(8, 8) for _ in range(6)))
+        model = prepare(nn.ModuleDict({"a": deep, "b": nn.Linear(8, 4)}), "muppet")
+        optimizer, found = AdamW(model.parameters(), recipe="muppet"), schedule(model, "muppet", 60)
+        for step in range(3):
+            optimizer.zero_grad()
+            x = torch.randn(3, 8)
+            loss = model["a"](x).square().sum() + (model["b"](x).square().sum() if step % 2 else 0)
+            loss.backward()
+            found.after_backward()
+            optimizer.step()
+            found.after_step()
+            if step == stop:
+                state, tensors = json.loads(json.dumps(found.state_dict())), found.tensors()
+                found = schedule(model, "muppet", 60)
+                found.load_tensors(dict(reversed(tensors.items())))
+                found.load_state_dict(state)
+        ends.append((found.state_dict(), [p.tolist() for p in model.parameters()]))
+    assert found.state_dict()["largest"] > 0
+    assert ends == ends[:1] * 3
 
 
 def test_a_ratio_that_equals_the_threshold_is_no_violation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from copy import copy
 
 import torch
 from torch import nn
@@ -58,8 +59,9 @@ class Muppet(Schedule):
         super().__init__(model, recipe, steps)
         self.recipes = [level_recipe(recipe, bits) for bits in LEVELS]
         self.level, self.violations, self.largest = 0, 0, 0.0
-        self.squares: list[float] = []
-        self.sums: list[torch.Tensor] = []
+        # Since the last look, by the parameter's number: some may have a gradient in few epochs only.
+        self.squares: dict[str, float] = {}
+        self.sums: dict[str, torch.Tensor] = {}
         self.apply()
 
     @property
@@ -70,16 +72,17 @@ class Muppet(Schedule):
         """Add up the gradients of an epoch's last batch, and switch where their diversity says so."""
         if (self.step + 1) % self._epoch or self.level == len(LEVELS) - 1:
             return
-        gradients = [p.grad.detach().float() for p in self.model.parameters() if p.grad is not None]
-        squares = [float(g.square().sum()) for g in gradients]
-        self.squares = [a + b for a, b in zip(self.squares, squares, strict=True)] if self.sums else squares
-        self.sums = [
-            a + b for a, b in zip(self.sums or map(torch.zeros_like, gradients), gradients, strict=True)
-        ]
+        for i, p in enumerate(self.model.parameters()):
+            if p.grad is not None:
+                number, gradient = str(i), p.grad.detach().float()
+                self.squares[number] = self.squares.get(number, 0.0) + float(gradient.square().sum())
+                self.sums[number] = self.sums.get(number, torch.zeros_like(gradient)) + gradient
         epoch = self.step // self._epoch
         if (epoch + 1) % RESOLUTION == 0:
-            self._judge(diversity(self.squares, self.sums), threshold(epoch))
-            self.squares, self.sums = [], []
+            numbers = sorted(self.sums, key=int)  # a mean in one order, whatever came first or was loaded
+            squares, sums = [self.squares[n] for n in numbers], [self.sums[n] for n in numbers]
+            self._judge(diversity(squares, sums), threshold(epoch))
+            self.squares, self.sums = {}, {}
 
     def _judge(self, now: float, most: float) -> None:
         if now >= self.largest:
@@ -97,18 +100,18 @@ class Muppet(Schedule):
     def state_dict(self) -> StateDict:
         """Return what :meth:`load_state_dict` takes, but for :attr:`sums`, which are tensors."""
         names = ("level", "violations", "largest", "squares")
-        return super().state_dict() | {name: getattr(self, name) for name in names}
+        return super().state_dict() | {name: copy(getattr(self, name)) for name in names}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore what :meth:`state_dict` returned."""
         for name in ("level", "violations", "largest", "squares"):
-            setattr(self, name, state_dict[name])
+            setattr(self, name, copy(state_dict[name]))
         super().load_state_dict(state_dict)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the sums of gradients, by the number of their parameter."""
-        return {str(i): total for i, total in enumerate(self.sums)}
+        return dict(self.sums)
 
     def load_tensors(self, tensors: dict[str, torch.Tensor]) -> None:
         """Take over the sums of gradients."""
-        self.sums = [tensors[str(i)] for i in range(len(tensors))]
+        self.sums = dict(tensors)
