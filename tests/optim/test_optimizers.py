@@ -297,6 +297,50 @@ def test_an_option_out_of_range_is_refused(make: Callable[..., Optimizer], messa
         make(parameters())
 
 
+# What no group may have, with what is said.
+GROUPS: list[tuple[Callable[..., Optimizer], dict[str, object], str]] = [
+    (AdamW, {"lr": -1.0}, "lr=-1.0; expected a number, at least 0"),
+    (AdamW, {"lr": "x"}, "lr='x'; expected a number, at least 0"),
+    (AdamW, {"betas": (2.0, 0.9)}, "betas[0]=2.0; expected a number, at least 0 and below 1"),
+    (AdamW, {"betas": 0.9}, "betas=0.9; expected two numbers"),
+    (AdamW, {"eps": -1e-8}, "eps=-1e-08; expected a number, at least 0"),
+    (AdamW, {"weight_decay": float("nan")}, "weight_decay=nan; expected a number, at least 0"),
+    (AdamW, {"recipe": "fp8-lm"}, "recipe='fp8-lm' in a group of parameters; AdamW has one for all"),
+    (lambda p: SGD(p, 0.1), {"lr": float("inf")}, "lr=inf; expected a number, at least 0 and finite"),
+    (lambda p: SGD(p, 0.1), {"momentum": -0.5}, "momentum=-0.5; expected a number, at least 0"),
+    (lambda p: SGD(p, 0.1), {"nesterov": True}, "nesterov=True with momentum=0; expected a momentum"),
+    (lambda p: SGD(p, 0.1, momentum=0.9, nesterov=True), {"momentum": 0}, "nesterov=True with momentum=0"),
+    (
+        lambda p: LARS(p, 0.1),
+        {"trust_coefficient": -1},
+        "trust_coefficient=-1; expected a number, at least 0",
+    ),
+    (lambda p: LARS(p, 0.1), {"weight_decay": None}, "weight_decay=None; expected a number, at least 0"),
+]
+
+
+@pytest.mark.parametrize(("make", "option", "said"), GROUPS)
+def test_an_option_out_of_range_is_refused_in_a_group_too(
+    make: Callable[..., Optimizer], option: dict[str, object], said: str
+) -> None:
+    w, bias = (nn.Parameter(torch.ones(2)) for _ in range(2))
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        make([{"params": [w], **option}])
+    optimizer = make([w])
+    with pytest.raises(ArgumentError, match=re.escape(said)):
+        optimizer.add_param_group({"params": [bias], **option})
+    assert len(optimizer.param_groups) == 1
+
+
+def test_a_group_is_checked_with_the_options_that_it_takes_from_the_optimizer() -> None:
+    w = nn.Parameter(torch.ones(2))
+    optimizer = SGD([{"params": [w], "nesterov": True, "momentum": 0.5, "name": "a label of its own"}], 0.1)
+    w.grad = torch.ones(2)
+    optimizer.step()
+    assert w.tolist() == pytest.approx([1 - 0.1 * 1.5] * 2)
+    assert AdamW([{"params": [w], "betas": [0.5, 0.9]}]).param_groups[0]["betas"] == [0.5, 0.9]
+
+
 @pytest.mark.parametrize("option", [{"amsgrad": True}, {"maximize": True}, {"dampening": 0.1}])
 def test_an_option_of_torch_that_would_do_nothing_in_a_group_is_refused(option: dict[str, object]) -> None:
     w, bias = (nn.Parameter(torch.ones(2)) for _ in range(2))

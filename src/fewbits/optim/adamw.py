@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -53,16 +53,20 @@ class AdamW(Optimizer):
         weight_decay: float = 1e-2,
         recipe: str | Recipe = "fp32",
     ) -> None:
-        pair: object = betas  # whatever a caller without types passes
-        if not isinstance(pair, Sequence) or len(pair) != 2:
-            raise ArgumentError(f"betas={betas!r}; expected two numbers, of the first and the second moment")
-        defaults = {
-            "lr": checked("lr", lr),
-            "betas": tuple(checked(f"betas[{i}]", beta, below=1.0) for i, beta in enumerate(betas)),
-            "eps": checked("eps", eps),
-            "weight_decay": checked("weight_decay", weight_decay),
-        }
+        given: object = betas  # whatever a caller without types passes
+        pair = tuple(given) if isinstance(given, Sequence) else given
+        defaults = {"lr": lr, "betas": pair, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, defaults, recipe)
+
+    def _check_ranges(self, options: Mapping[str, Any]) -> None:
+        """Raise where an option is out of its range."""
+        betas = options["betas"]
+        if not isinstance(betas, Sequence) or len(betas) != 2:
+            raise ArgumentError(f"betas={betas!r}; expected two numbers, of the first and the second moment")
+        for i, beta in enumerate(betas):
+            checked(f"betas[{i}]", beta, below=1.0)
+        for name in ("lr", "eps", "weight_decay"):
+            checked(name, options[name])
 
     def update(
         self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options

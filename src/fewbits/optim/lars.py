@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -60,13 +60,18 @@ class LARS(Optimizer):
         group: ProcessGroup = None,
     ) -> None:
         defaults = {
-            "lr": checked("lr", lr),
-            "momentum": checked("momentum", momentum),
-            "weight_decay": checked("weight_decay", weight_decay),
-            "trust_coefficient": checked("trust_coefficient", trust_coefficient),
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust_coefficient": trust_coefficient,
         }
         super().__init__(params, defaults, recipe)
         self._group = group
+
+    def _check_ranges(self, options: Mapping[str, Any]) -> None:
+        """Raise where an option is out of its range."""
+        for name in ("lr", "momentum", "weight_decay", "trust_coefficient"):
+            checked(name, options[name])
 
     def _before_updates(self, unscale: float | torch.Tensor) -> None:
         """Compute the norms of all layers.

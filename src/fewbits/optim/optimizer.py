@@ -79,6 +79,7 @@ class Optimizer(torch.optim.Optimizer):
         self._were_wide: list[
             torch.Tensor
         ] = []  # parameters that were not narrow when added; cleared by the first step
+        self._check_ranges(defaults)
         super().__init__(params, dict(defaults))
 
     def add_param_group(self, param_group: dict[str, object]) -> None:
@@ -87,9 +88,17 @@ class Optimizer(torch.optim.Optimizer):
         An optimizer that packs gradients takes those of its parameters from the ones before it.
 
         Raises:
-            ArgumentError: a parameter of float64, a complex one, or an option that only torch's have.
+            ArgumentError: a parameter of float64, a complex one, an option that only torch's have, one out of
+                its range, or a recipe, of which an optimizer has one.
         """
         self._check_options(param_group, "a group of parameters")
+        if "recipe" in param_group:
+            kind = type(self).__name__
+            raise ArgumentError(
+                f"recipe={param_group['recipe']!r} in a group of parameters; {kind} has one for all: give it"
+                f" to {kind}(params, recipe=...), or make an optimizer for each"
+            )
+        self._check_ranges({**self.defaults, **param_group})
         super().add_param_group(param_group)
         for p in self.param_groups[-1]["params"]:
             if p.dtype == torch.float64 or p.is_complex():
@@ -108,6 +117,13 @@ class Optimizer(torch.optim.Optimizer):
                     f"{option}={group[option]!r} in {where}; {type(self).__name__} of fewbits has no such"
                     " option: leave it out, or take torch.optim"
                 )
+
+    def _check_ranges(self, options: Mapping[str, Any]) -> None:
+        """Raise where an option is out of its range; of a base without options nothing.
+
+        Args:
+            options: those of a group, or the defaults.
+        """
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state of copies and pickles; gradients are left out, as torch leaves out ``p.grad``."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import torch
 from torch.optim.optimizer import ParamsT
 
@@ -36,15 +39,15 @@ class SGD(Optimizer):
         nesterov: bool = False,
         recipe: str | Recipe = "fp32",
     ) -> None:
-        if nesterov and not momentum:
-            raise ArgumentError("nesterov=True with momentum=0; expected a momentum above 0")
-        defaults = {
-            "lr": checked("lr", lr),
-            "momentum": checked("momentum", momentum),
-            "weight_decay": checked("weight_decay", weight_decay),
-            "nesterov": nesterov,
-        }
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
         super().__init__(params, defaults, recipe)
+
+    def _check_ranges(self, options: Mapping[str, Any]) -> None:
+        """Raise where an option is out of its range."""
+        for name in ("lr", "momentum", "weight_decay"):
+            checked(name, options[name])
+        if options["nesterov"] and not options["momentum"]:
+            raise ArgumentError("nesterov=True with momentum=0; expected a momentum above 0")
 
     def update(
         self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options
