@@ -1,5 +1,7 @@
 """The state of an optimizer in a file, for a loop of one's own."""
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,9 @@ from torch import nn
 import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.nn import prepare
-from fewbits.optim import SGD, AdamW, load_state, save_state
+from fewbits.optim import LARS, SGD, AdamW, load_state, save_state
+from fewbits.optim.state import flattened
+from fewbits.sparsity import MaskedOptimizer, sparsify
 
 X = torch.randn(8, 40, generator=torch.Generator().manual_seed(0))
 
@@ -71,7 +75,7 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="rename it"):
         save_state(optimizer, path, {"optimizer": ""})
     save_state(optimizer, path)
-    with pytest.raises(ArgumentError, match=r"of parameter 0 has shape \(16, 40\), and .* \(8, 40\)"):
+    with pytest.raises(ArgumentError, match=r"of parameter 0 is of shape \(16, 40\), and .* \(8, 40\)"):
         load_state(made("fp8-lm", features=8)[1], path)
     with pytest.raises(ArgumentError, match=r"groups of \[2\] parameters, and the optimizer has \[1\]"):
         load_state(AdamW([model.weight]), path)
@@ -80,10 +84,98 @@ def test_a_state_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         load_state(optimizer, path)
 
 
-def test_an_option_that_is_no_json_is_named(tmp_path: Path) -> None:
-    optimizer = AdamW([{"params": [nn.Parameter(X.clone())], "lr": torch.tensor(0.1)}])
-    with pytest.raises(ArgumentError, match="cannot be written as JSON"):
-        save_state(optimizer, tmp_path / "o.safetensors")
+class Mine(torch.optim.AdamW):
+    pass
+
+
+KINDS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "fewbits.AdamW": AdamW,
+    "torch.AdamW": torch.optim.AdamW,
+    "torch.Adam": torch.optim.Adam,
+    "torch.RMSprop": torch.optim.RMSprop,
+    "fewbits.SGD": lambda p: SGD(p, 0.1, momentum=0.9),
+    "fewbits.LARS": lambda p: LARS(p, 0.1),
+    "torch.SGD": lambda p: torch.optim.SGD(p, 0.1, momentum=0.9),
+    "Mine": Mine,
+}
+
+
+@pytest.mark.parametrize("saved", KINDS)
+def test_the_state_of_another_class_is_refused(saved: str, tmp_path: Path) -> None:
+    w = nn.Parameter(torch.ones(4, 5))
+    w.grad = torch.ones(4, 5)
+    optimizer = KINDS[saved]([w])
+    optimizer.step()
+    save_state(optimizer, tmp_path / "o.safetensors")
+    for name, make in KINDS.items():
+        other = make([nn.Parameter(torch.ones(4, 5))])
+        if name == saved:
+            load_state(other, tmp_path / "o.safetensors")
+            assert other.state
+            continue
+        with pytest.raises(ArgumentError, match=f"the state is one of {saved}, and the optimizer is {name};"):
+            load_state(other, tmp_path / "o.safetensors")
+        assert not other.state
+
+
+def test_a_wrapper_has_the_state_of_what_it_holds(tmp_path: Path) -> None:
+    model = nn.Linear(8, 8)
+    sparsify(model, "2:4")
+    optimizer = MaskedOptimizer(AdamW(model.parameters()), model)
+    model(torch.ones(3, 8)).sum().backward()
+    optimizer.step()
+    save_state(optimizer, tmp_path / "o.safetensors")
+    load_state(again := AdamW(model.parameters()), tmp_path / "o.safetensors")
+    assert torch.equal(
+        again.state[model.weight]["first_moment"], optimizer.state_dict()["state"][0]["first_moment"]
+    )
+
+
+def test_states_of_other_shapes_than_the_parameters_come_back(tmp_path: Path) -> None:
+    """Adafactor keeps the mean of each row and of each column."""
+    ends = []
+    for stop in False, True:
+        w = nn.Parameter(torch.arange(20.0).reshape(4, 5))
+        optimizer = torch.optim.Adafactor([w])
+        for step in range(4):
+            w.grad = torch.sin(w.detach() + step)
+            optimizer.step()
+            if stop and step == 1:
+                save_state(optimizer, tmp_path / "o.safetensors")
+                load_state(optimizer := torch.optim.Adafactor([w]), tmp_path / "o.safetensors")
+        ends.append(w.tolist())
+    assert ends[0] == ends[1]
+
+
+def test_a_state_from_before_classes_were_noted_is_taken(tmp_path: Path) -> None:
+    model, optimizer = made("fp32")
+    train(model, optimizer)
+    tensors, plain = flattened(optimizer)
+    old = {key: plain[key] for key in ("state", "groups")}
+    fb.files.save_file(tensors, tmp_path / "o.safetensors", {"optimizer": json.dumps(old)})
+    load_state(again := made("fp32")[1], tmp_path / "o.safetensors")
+    assert again.state_dict()["param_groups"] == optimizer.state_dict()["param_groups"]
+
+
+def test_what_is_no_json_is_named(tmp_path: Path) -> None:
+    path, w = tmp_path / "o.safetensors", nn.Parameter(X.clone())
+    for kind in AdamW, torch.optim.AdamW:
+        with pytest.raises(
+            ArgumentError, match=r"'lr', option of group 1, cannot .*JSON.*; make it a number"
+        ):
+            save_state(kind([{"params": []}, {"params": [w], "lr": torch.tensor(0.1)}]), path)
+    optimizer = torch.optim.LBFGS([w])
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = w.pow(4).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    with pytest.raises(ArgumentError, match=r"'al', state of parameter 0, cannot .*; save its state_dict"):
+        save_state(optimizer, path)
+    assert not path.exists()
 
 
 @pytest.mark.parametrize("recipe", ["fp8-lm", "fp8-lm-o2", "bf16-only-kahan"])

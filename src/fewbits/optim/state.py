@@ -29,23 +29,32 @@ def save_state(
     Gradients that wait for a step are not part of it: save after the step.
 
     Args:
-        optimizer: one of this package or of torch.
+        optimizer: one of this package or of torch, wrapped or not.
         path: the file.
         metadata: further text to keep beside it, which :func:`load_state` returns.
 
     Raises:
         ArgumentError: the metadata has a key ``optimizer`` or ``fewbits``, the folder does not exist, or a
-            group has an option that is no JSON.
+            group has an option, or a parameter a state, that is neither a tensor nor JSON, as the lists of
+            tensors of torch's LBFGS and a learning rate in a tensor.
         OSError: the operating system refused.
     """
     if metadata and _KEY in metadata:
         raise ArgumentError(f"metadata has the key {_KEY!r}, under which the options lie; rename it")
     tensors, plain = flattened(optimizer)
-    try:
-        text = json.dumps(plain)
-    except TypeError as error:
-        raise ArgumentError(f"an option of the optimizer cannot be written as JSON: {error}") from error
-    save_file(tensors, path, {**(metadata or {}), _KEY: text})
+    for number, entries in plain["state"].items():
+        _check_json(entries, f"state of parameter {number}", "save its state_dict() by torch.save")
+    for number, group in enumerate(plain["groups"]):
+        _check_json(group, f"option of group {number}", "make it a number before, as float(lr)")
+    save_file(tensors, path, {**(metadata or {}), _KEY: json.dumps(plain)})
+
+
+def _check_json(entries: Mapping[str, object], what: str, remedy: str) -> None:
+    for name, value in entries.items():
+        try:
+            json.dumps(value)
+        except TypeError as error:
+            raise ArgumentError(f"{name!r}, {what}, cannot be written as JSON: {error}; {remedy}") from error
 
 
 def load_state(optimizer: torch.optim.Optimizer, path: str | os.PathLike[str]) -> dict[str, str]:
@@ -59,7 +68,7 @@ def load_state(optimizer: torch.optim.Optimizer, path: str | os.PathLike[str]) -
         The further text that was kept beside it.
 
     Raises:
-        ArgumentError: the state is one of other parameters.
+        ArgumentError: the state is one of another class or of other parameters.
         DataError: the file cannot be read, or is no such state.
     """
     tensors = load_file(path)
@@ -88,7 +97,12 @@ def flattened(
                 tensors[f"{index}/{name}"] = value
             else:
                 plain.setdefault(str(index), {})[name] = value
-    return tensors, {"state": plain, "groups": state_dict["param_groups"]}
+    return tensors, {
+        "class": _class_of(optimizer),
+        "shapes": [list(p.shape) for p in _parameters(optimizer)],
+        "state": plain,
+        "groups": state_dict["param_groups"],
+    }
 
 
 def unflattened(
@@ -99,8 +113,14 @@ def unflattened(
     """Return the argument of ``optimizer.load_state_dict`` from what :func:`flattened` returned.
 
     Raises:
-        ArgumentError: it is not of these parameters.
+        ArgumentError: it is not of this class or of these parameters.
     """
+    kind = _class_of(optimizer)
+    if plain.get("class", kind) != kind:  # which older files do not say, as they say no shapes
+        raise ArgumentError(
+            f"the state is one of {plain['class']}, and the optimizer is {kind}; load it into the class that"
+            " it is of, or begin without it"
+        )
     own = optimizer.state_dict()["param_groups"]
     sizes = [[len(group["params"]) for group in groups] for groups in (plain["groups"], own)]
     if sizes[0] != sizes[1]:
@@ -108,22 +128,33 @@ def unflattened(
             f"the state is of groups of {sizes[0]} parameters, and the optimizer has {sizes[1]}; make it as"
             " it was made"
         )
-    shapes = {i: p.shape for i, p in _numbered(optimizer)}
+    for i, (shape, p) in enumerate(zip(plain.get("shapes", ()), _parameters(optimizer), strict=False)):
+        if tuple(shape) != p.shape:
+            raise ArgumentError(
+                f"the state of parameter {i} is of shape {tuple(shape)}, and the parameter of"
+                f" {tuple(p.shape)}; load it into an optimizer of the same model"
+            )
     state: dict[int, dict[str, Any]] = {int(i): dict(entries) for i, entries in plain["state"].items()}
     for key, value in tensors.items():
         index, _, name = key.partition("/")
-        # A scalar is a count of steps, as torch's own optimizers keep it.
-        if value.shape not in (shapes[int(index)], ()):
-            raise ArgumentError(
-                f"{name} of parameter {index} has shape {tuple(value.shape)}, and the parameter"
-                f" {tuple(shapes[int(index)])}; load it into an optimizer of the same model"
-            )
         state.setdefault(int(index), {})[name] = value
     return {"state": state, "param_groups": [_like(*pair) for pair in zip(plain["groups"], own, strict=True)]}
 
 
-def _numbered(optimizer: torch.optim.Optimizer) -> list[tuple[int, torch.Tensor]]:
-    return list(enumerate(p for group in optimizer.param_groups for p in group["params"]))
+def _class_of(optimizer: torch.optim.Optimizer) -> str:
+    """Return the name of a class, of the one that wrappers hold, with the package of torch's and ours.
+
+    Modules are left out: a class of one's own is of ``__main__`` in one script and of a module in the next.
+    """
+    while isinstance(inner := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
+        optimizer = inner
+    kind = type(optimizer)
+    package = kind.__module__.partition(".")[0]
+    return f"{package}.{kind.__qualname__}" if package in ("torch", "fewbits") else kind.__qualname__
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _like(group: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
