@@ -1,7 +1,7 @@
 """A prepared model is the same model: its names, its ties, and everything that is done with models."""
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pytest
@@ -181,3 +181,35 @@ def test_a_users_autocast_around_a_prepared_model_changes_no_product(chosen: str
     with torch.autocast("cpu", torch.bfloat16):
         inside = layers(x)
     assert torch.equal(inside, layers(x))
+
+
+# Layers that join tensors, or compute what autocast knows, with the shape of an input.
+JOINING: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "lstm": (lambda: nn.LSTM(8, 6, num_layers=2, bidirectional=True, proj_size=3), (4, 3, 8)),
+    "gru": (lambda: nn.GRU(8, 6, bidirectional=True), (4, 3, 8)),
+    "rnn": (lambda: nn.RNN(8, 6), (4, 8)),
+    "lstm cell": (lambda: nn.LSTMCell(8, 6), (4, 8)),
+    "attention": (lambda: nn.MultiheadAttention(8, 2, add_bias_kv=True, add_zero_attn=True), (4, 3, 8)),
+    "prelu": (lambda: nn.Sequential(nn.Linear(8, 8), nn.PReLU(8)), (4, 8)),
+    "bilinear": (lambda: nn.Bilinear(8, 8, 5), (4, 8)),
+    "transposed": (lambda: nn.ConvTranspose1d(8, 4, 3), (4, 8, 5)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections is not supported with oneDNN")
+@pytest.mark.parametrize("kind", JOINING)
+@pytest.mark.parametrize("vector", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_autocast_of_any_type_changes_no_bit_of_a_layer(kind: str, vector: str, dtype: torch.dtype) -> None:
+    build, shape = JOINING[kind]
+    torch.manual_seed(0)
+    layer, x = prepare(build(), f"mx9:vector={vector}"), torch.randn(shape)
+    found = []
+    for enabled in False, True:
+        leaf = x.clone().requires_grad_()
+        given = {"attention": (leaf,) * 3, "bilinear": (leaf,) * 2}.get(kind, (leaf,))
+        with torch.autocast("cpu", dtype, enabled=enabled):
+            results = layer(*given)
+        first = results if isinstance(results, torch.Tensor) else results[0]
+        found.append((results, torch.autograd.grad(first.square().sum(), [leaf, *layer.parameters()])))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)

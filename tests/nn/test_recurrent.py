@@ -178,3 +178,17 @@ def test_narrow_recurrence_learns_to_remember(case: str, chosen: str) -> None:
 def test_inputs_and_states_that_do_not_fit_are_refused(x: torch.Tensor, state: Any, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         narrowed(made("GRU-plain"))(x, state)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize(
+    ("batch_first", "shape"), [(False, (0, N, IN)), (True, (N, 0, IN)), (True, (0, IN)), (False, (0, IN))]
+)
+def test_an_input_of_no_steps_is_refused_as_torch_does(
+    kind: Any, batch_first: bool, shape: tuple[int, ...]
+) -> None:
+    layer = kind(IN, H, batch_first=batch_first)
+    with pytest.raises(RuntimeError, match="larger than 0"):
+        layer(torch.randn(shape))
+    with pytest.raises(ArgumentError, match=r"input has shape .*, and no steps; expected one at least"):
+        prepare(layer, "mxfp8")(torch.randn(shape))

@@ -1,4 +1,4 @@
-"""Products that autocast leaves alone: it would round their operands a second time."""
+"""What autocast leaves alone: it would round operands a second time, and joins no other 16-bit floats."""
 
 from __future__ import annotations
 

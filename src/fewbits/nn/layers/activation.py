@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products import converted
 
 
@@ -18,4 +19,5 @@ class NarrowPReLU(nn.PReLU):
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return the input's shape in the recipe's vector format."""
         x = self.precision.from_flow(input)
-        return functional.prelu(x, converted(self.weight, x.dtype))
+        with no_autocast(x):
+            return functional.prelu(x, converted(self.weight, x.dtype))

@@ -11,6 +11,7 @@ from torch.nn.functional import dropout, pad
 from fewbits.errors import ArgumentError
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.layers.dot_product import probabilities
+from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products import attention_product, converted, linear, viewed
 
 
@@ -92,8 +93,9 @@ class NarrowMultiheadAttention(nn.MultiheadAttention):
         )
         if self.bias_k is not None:
             assert self.bias_v is not None
-            k = torch.cat([k, converted(self.bias_k, k.dtype).expand(len(k), -1, -1)], 1)
-            v = torch.cat([v, converted(self.bias_v, v.dtype).expand(len(v), -1, -1)], 1)
+            with no_autocast(k):  # which refuses to join the 16-bit floats that are not its own
+                k = torch.cat([k, converted(self.bias_k, k.dtype).expand(len(k), -1, -1)], 1)
+                v = torch.cat([v, converted(self.bias_v, v.dtype).expand(len(v), -1, -1)], 1)
         if self.add_zero_attn:
             k, v = pad(k, (0, 0, 0, 1)), pad(v, (0, 0, 0, 1))
         q, k, v = (torch.unflatten(t, -1, (self.num_heads, -1)).transpose(1, 2) for t in (q, k, v))

@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from fewbits.errors import ArgumentError
 from fewbits.nn.layer_precision import LayerPrecision
+from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products import linear
 
 State: TypeAlias = tuple[torch.Tensor, ...]  # each (sequences, features); the first is what a step returns
@@ -170,6 +171,8 @@ def _forward(
             f"input has shape {tuple(input.shape)}; expected two or three axes, the last of"
             f" {layer.input_size}"
         )
+    if input.shape[1 if layer.batch_first and input.dim() == 3 else 0] == 0:
+        raise ArgumentError(f"input has shape {tuple(input.shape)}, and no steps; expected one at least")
     if input.dim() == 2:
         states = None if states is None else tuple(s.unsqueeze(1) for s in states)
         batch = input.unsqueeze(0 if layer.batch_first else 1)
@@ -209,20 +212,21 @@ def _layers(
 ) -> tuple[torch.Tensor, State]:
     """Return the packed outputs of the last layer, and the final states of all."""
     ends: list[State] = []
-    for depth in range(layer.num_layers):
-        outputs = []
-        for suffix in ("", "_reverse") if layer.bidirectional else ("",):
-            name = f"l{depth}{suffix}"
-            projected = linear(x, *_matrices(layer, "ih", name), precision).split_with_sizes(sizes)
-            state = tuple(s[len(ends)] for s in start)
-            run = _backward if suffix else _onward
-            output, end = run(layer.step(name), projected, state)
-            outputs.append(torch.cat(output))
-            ends.append(end)
-        x = torch.cat(outputs, -1)
-        if depth + 1 < layer.num_layers:
-            x = dropout(x, layer.dropout, layer.training)
-    return x, tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+    with no_autocast(x):  # which refuses to join the 16-bit floats that are not its own
+        for depth in range(layer.num_layers):
+            outputs = []
+            for suffix in ("", "_reverse") if layer.bidirectional else ("",):
+                name = f"l{depth}{suffix}"
+                projected = linear(x, *_matrices(layer, "ih", name), precision).split_with_sizes(sizes)
+                state = tuple(s[len(ends)] for s in start)
+                run = _backward if suffix else _onward
+                output, end = run(layer.step(name), projected, state)
+                outputs.append(torch.cat(output))
+                ends.append(end)
+            x = torch.cat(outputs, -1)
+            if depth + 1 < layer.num_layers:
+                x = dropout(x, layer.dropout, layer.training)
+        return x, tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
 
 
 def _onward(step: Step, xs: tuple[torch.Tensor, ...], state: State) -> tuple[list[torch.Tensor], State]:
