@@ -122,6 +122,29 @@ def test_without_rounding_a_bilinear_layer_is_torchs(how: dict[str, Any], batch:
     same(nn.Bilinear(5, 7, 3, **how), torch.randn(*batch, 5), torch.randn(*batch, 7), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ((3, 5), (1, 7)),
+        ((3, 5), (7,)),
+        ((5,), (3, 7)),
+        ((2, 3, 5), (3, 7)),
+        ((3, 5), (2, 3, 7)),
+        ((3, 5), (4, 7)),
+        ((3, 5), (3, 1)),
+        ((3, 7), (3, 5)),
+    ],
+)
+def test_a_bilinear_layer_refuses_what_torchs_does(first: tuple[int, ...], second: tuple[int, ...]) -> None:
+    layer, given = nn.Bilinear(5, 7, 3), (torch.randn(first), torch.randn(second))
+    with pytest.raises(RuntimeError):
+        layer(*given)
+    with pytest.raises(
+        ArgumentError, match=r"have shapes .*; expected \(..., 5\) and \(..., 7\) with the same"
+    ):
+        prepare(layer, "mxfp8")(*given)
+
+
 def test_a_rounded_bilinear_layer_sums_over_rounded_operands() -> None:
     torch.manual_seed(0)
     layer = narrowed(nn.Bilinear(33, 35, 4, bias=False), "mxfp4w-mxfp6")
