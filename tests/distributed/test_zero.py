@@ -392,6 +392,8 @@ def refuses(rank: int, size: int) -> None:
         gradients_of(model, *next(rounds(rank, 1)))
         with pytest.raises(fb.ArgumentError, match=r"max_norm=0\.0; expected a norm above 0"):
             deal.clip_([1.0, 0.0][rank])
+        with pytest.raises(fb.ArgumentError, match="max_norm='a'; expected a norm above 0"):
+            deal.clip_([1.0, "a"][rank])
         with pytest.raises(fb.ArgumentError, match=r"rank 1 has '.* clipped to 2"):
             deal.clip_([1.0, 2.0][rank])
     model = model_of("fp32")

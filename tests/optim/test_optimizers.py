@@ -1,8 +1,10 @@
 """SGD, AdamW and LARS: torch's own results in float32, packed states, exact resumption and clear refusals."""
 
 import copy
+import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -390,11 +392,24 @@ def test_a_state_of_torch_whose_options_do_the_same_is_taken_over() -> None:
         assert torch.allclose(w, v)
 
 
-@pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan")])
-def test_a_norm_that_nothing_can_have_is_refused(max_norm: float) -> None:
+@pytest.mark.parametrize("loss_scale", [0.0, -1.0, math.inf, math.nan, "a", None])
+def test_a_loss_scale_that_nothing_can_have_is_refused(loss_scale: Any) -> None:
+    w = nn.Parameter(torch.ones(2))
+    w.grad = torch.full((2,), 4.0)
+    with pytest.raises(
+        ArgumentError, match=f"loss_scale={loss_scale!r}; expected a number above 0 and finite"
+    ):
+        SGD([w], 0.1).clip_(1.0, loss_scale=loss_scale)
+    assert w.grad.tolist() == [4, 4]
+    assert SGD([w], 0.1).clip_(1.0, loss_scale=torch.tensor(4.0)) == pytest.approx(math.sqrt(2))
+    assert w.grad.tolist() == pytest.approx([4 / math.sqrt(2)] * 2)
+
+
+@pytest.mark.parametrize("max_norm", [0.0, -1.0, float("nan"), "a", None])
+def test_a_norm_that_nothing_can_have_is_refused(max_norm: Any) -> None:
     w = nn.Parameter(torch.ones(2))
     w.grad = torch.ones(2)
-    with pytest.raises(ArgumentError, match=f"max_norm={max_norm}; expected a norm above 0"):
+    with pytest.raises(ArgumentError, match=f"max_norm={max_norm!r}; expected a norm above 0"):
         SGD([w], 0.1).clip_(max_norm)
     assert torch.equal(w.grad, torch.ones(2))
 

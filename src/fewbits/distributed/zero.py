@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from numbers import Real
 from typing import Any, TypedDict, cast
 
 import torch
@@ -312,7 +313,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
             ArgumentError: a norm that is not above 0, a loss scale, or processes that differ; on all.
         """
         with self._peers.telling():
-            if not max_norm > 0:
+            given: object = max_norm  # whatever a caller without types passes
+            if not (isinstance(given, (Real, torch.Tensor)) and float(given) > 0):
                 raise ArgumentError(f"max_norm={max_norm!r}; expected a norm above 0")
             if loss_scale != 1:
                 raise ArgumentError(

@@ -306,13 +306,18 @@ class Optimizer(torch.optim.Optimizer):
             the host waits once where gradients lie on a device.
 
         Raises:
-            ArgumentError: ``max_norm`` is not above 0.
+            ArgumentError: ``max_norm`` is not above 0, or ``loss_scale`` not above 0 and finite.
         """
-        if not max_norm > 0:
+        if not _is_above_zero(max_norm):
             raise ArgumentError(f"max_norm={max_norm!r}; expected a norm above 0")
+        if not (_is_above_zero(loss_scale) and loss_scale < math.inf):
+            raise ArgumentError(
+                f"loss_scale={loss_scale!r}; expected a number above 0 and finite, as scaler.get_scale()"
+                " returns"
+            )
         norms = [torch.linalg.vector_norm(g) for _, g in self.gradients()]
         together = [norm.to(norms[0].device) for norm in norms]
-        norm = float(torch.linalg.vector_norm(torch.stack(together))) / loss_scale if norms else 0.0
+        norm = float(torch.linalg.vector_norm(torch.stack(together))) / float(loss_scale) if norms else 0.0
         if not norm <= max_norm:  # NaN too
             factor = max_norm / norm
             for p in self._parameters():
@@ -474,6 +479,11 @@ def checked(name: str, value: float, *, least: float = 0.0, below: float | None 
         wanted = f"at least {least:g} and " + ("finite" if below is None else f"below {below:g}")
         raise ArgumentError(f"{name}={value!r}; expected a number, {wanted}")
     return value
+
+
+def _is_above_zero(value: object) -> bool:
+    """Whether a value, whatever a caller without types passes, is a number above 0; NaN is not."""
+    return isinstance(value, (Real, torch.Tensor)) and float(value) > 0
 
 
 def _common_draws(step: int, number: int) -> torch.Generator | None:
