@@ -1,5 +1,7 @@
 """The loss scale: PyTorch's own scaler where it does, and what recipes need beyond it."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -106,6 +108,20 @@ def test_the_state_of_a_scaler_comes_back_with_its_count_of_steps() -> None:
         turn(scale, optimizer, w, 1.0)
     assert first.get_scale() == 64.0
     assert second.state_dict() == first.state_dict()
+
+
+@pytest.mark.parametrize(
+    "given", [torch.amp.GradScaler("cpu", init_scale=4.0).state_dict(), {}, {"steps": 3}]
+)
+def test_the_state_of_torchs_scaler_is_refused_and_changes_nothing(given: dict[str, Any]) -> None:
+    scale = scaler("fp8-stochastic")
+    before = scale.state_dict()
+    lacking = "steps" if "scale" in given else "scale"
+    with pytest.raises(
+        ArgumentError, match=f"has no '{lacking}'; expected one that fewbits.optim.LossScaler"
+    ):
+        scale.load_state_dict(given)
+    assert scale.state_dict() == before
 
 
 @pytest.mark.parametrize("recipe", ["fp16-master", "fp16-no-master", "fp16-only", PACKED])

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import torch
 
+from fewbits.errors import ArgumentError
 from fewbits.optim.optimizer import Optimizer
 from fewbits.optim.packing import torch_dtype
 from fewbits.recipes import LossScaling, Recipe
@@ -68,7 +69,18 @@ class LossScaler(torch.amp.GradScaler):
         return {**super().state_dict(), "steps": self.steps}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Take over what :meth:`state_dict` returned."""
+        """Take over what :meth:`state_dict` returned.
+
+        Raises:
+            ArgumentError: the state is one of another scaler, as torch's, which counts no steps.
+        """
+        lacking = [key for key in self.state_dict() if key not in state_dict]
+        if lacking:
+            raise ArgumentError(
+                f"the state of the loss scaler has no {lacking[0]!r}; expected one that"
+                f" fewbits.optim.{type(self).__name__} saved: load it into the scaler of the recipe that it"
+                " is of, or begin without it"
+            )
         super().load_state_dict(state_dict)
         self.steps = cast(int, state_dict["steps"])
 
