@@ -1,5 +1,7 @@
 """Layers may have recipes of their own, and a recipe's exceptions hold for the layers that it means."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -175,10 +177,11 @@ def test_what_has_no_narrow_form_may_stay_where_only_other_layers_are_narrow() -
         ),
         ("mxfp6", {"3": "mxfp8:scaling=dynamic"}, "has scaling=dynamic, from 65536, and the model's mxfp6"),
         ("mxfp6", {"3": "no-such"}, "there is no recipe 'no-such'"),
+        ("mxfp6", {"3": None}, "recipe=None; expected a text"),
+        ("mxfp6", "mxfp4", "recipes='mxfp4'; expected recipes by patterns of layers"),
+        ("mxfp6", ["mxfp4"], r"recipes=\['mxfp4'\]; expected recipes by patterns of layers"),
     ],
 )
-def test_recipes_that_single_layers_cannot_have_are_refused(
-    whole: str, recipes: dict[str, str], said: str
-) -> None:
+def test_recipes_that_single_layers_cannot_have_are_refused(whole: str, recipes: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         prepare(made(), whole, recipes=recipes)

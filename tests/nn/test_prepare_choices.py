@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -29,6 +30,17 @@ def test_only_gradients_go_to_infinity_where_a_loss_scale_looks_for_it() -> None
     precision, large = LayerPrecision(recipe("fp8-stochastic:scaling=dynamic")), torch.full((2, 8), 6e4)
     for role in OPERANDS:
         assert precision.round(role, 2 * large, 1).isinf().all() == role.endswith("gradient")
+
+
+@pytest.mark.parametrize("observer", [3, "RoundingObserver", RoundingObserver, [RoundingObserver()]])
+def test_what_cannot_observe_is_refused_before_the_model_is_changed(observer: Any) -> None:
+    model = _mlp()
+    with pytest.raises(
+        ArgumentError, match=r"observer=.*; expected a RoundingObserver, or what has its observe"
+    ):
+        prepare(model, "mxfp6", observer=observer)
+    assert [type(m) for m in model] == [nn.Linear, nn.ReLU, nn.Linear]
+    prepare(model, "mxfp6", observer=RoundingObserver())
 
 
 def test_of_a_frozen_parameter_nothing_wide_is_kept_for_a_master_copy() -> None:

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fewbits.errors import ArgumentError
 from fewbits.nn import LayerPrecision, RoundingObserver, prepare, saved_activations
 from fewbits.optim import SGD
 from fewbits.recipes import recipe
@@ -228,3 +229,9 @@ def test_nothing_is_opened_for_an_observer_that_does_not_look(monkeypatch: pytes
     assert count(silent) == count(None) > 0
     assert count(looks) > count(silent)
     assert count(bare) > count(silent)
+
+
+@pytest.mark.parametrize("every", [0, -1, 1.5, True, "50", None])
+def test_it_looks_at_one_step_of_a_whole_number(every: Any) -> None:
+    with pytest.raises(ArgumentError, match=f"every={every!r}; expected steps from one look to the next"):
+        RoundingObserver(every)

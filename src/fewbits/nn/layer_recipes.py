@@ -39,6 +39,11 @@ def assigned(
     Raises:
         ArgumentError: no such recipe, one that single layers cannot have, or a pattern without effect.
     """
+    given: object = recipes  # whatever a caller without types passes
+    if not isinstance(given, Mapping):
+        raise ArgumentError(
+            f"recipes={given!r}; expected recipes by patterns of layers, as {{'lm_head': 'mxfp8'}}"
+        )
     check_fits("recipes", recipes, list(names))
     by_pattern = {pattern: _of_layer(pattern, read(text), chosen) for pattern, text in recipes.items()}
     globs = {pattern: with_shared([pattern], names.items()) for pattern in by_pattern}

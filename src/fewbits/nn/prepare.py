@@ -71,14 +71,14 @@ def prepare(
 
     Raises:
         ArgumentError: no such recipe, a pattern that fits no module, a model prepared before, a recipe that
-            does not hold for single layers, or layers that cannot be changed: all of them are named with what
-            to exclude.
+            does not hold for single layers, an observer that cannot observe, or layers that cannot be
+            changed: all of them are named with what to exclude.
     """
     chosen, logits = read(recipe), listed("last", last)
     names, every = dict(model.named_modules()), dict(model.named_modules(remove_duplicate=False))
     included, excluded = listed("include", include), listed("exclude", exclude)
     selection = Selection(with_shared(included, every.items()), with_shared(excluded, every.items()))
-    _check(model, chosen, selection, names)
+    _check(model, chosen, selection, names, observer)
     computing = {n: m for n, m in names.items() if _around(n, names) is None}
     held = {f"{n}.{p}".lstrip("."): n for n, m in computing.items() for p in _loose_matrices(m)}
     check_fits("include", included, [*every, *held])
@@ -151,7 +151,15 @@ def _hold_loaded(module: nn.Module, *_: object) -> None:
     prepared.mark()
 
 
-def _check(model: nn.Module, chosen: Recipe, selection: Selection, names: dict[str, nn.Module]) -> None:
+def _check(
+    model: nn.Module,
+    chosen: Recipe,
+    selection: Selection,
+    names: dict[str, nn.Module],
+    observer: object,  # whatever a caller without types passes
+) -> None:
+    if observer is not None and (isinstance(observer, type) or not hasattr(observer, "observe")):
+        raise ArgumentError(f"observer={observer!r}; expected a RoundingObserver, or what has its observe()")
     if chosen.autocast and not selection.is_all:
         raise ArgumentError(
             f"{chosen.name} is torch.autocast around the whole model; leave include and exclude out, or"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from typing import TypedDict
 
 import torch
 from torch import nn
 
 from fewbits import kernels
+from fewbits.errors import ArgumentError
 from fewbits.formats import parse, shares_scale
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.nn.layer_precision import LayerPrecision
@@ -63,10 +65,16 @@ class RoundingObserver:
     of the operand is copied to it.
 
     Args:
-        every: steps from one look to the next.
+        every: steps from one look to the next, at least one.
+
+    Raises:
+        ArgumentError: ``every`` is no whole number above 0.
     """
 
     def __init__(self, every: int = 50) -> None:
+        count: object = every  # whatever a caller without types passes
+        if isinstance(count, bool) or not isinstance(count, Integral) or int(count) < 1:
+            raise ArgumentError(f"every={every!r}; expected steps from one look to the next, at least 1")
         self.every = every
         self.step = 0
         self.seen: list[Seen] = []  # since the last call of drained()
