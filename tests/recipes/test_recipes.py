@@ -1,5 +1,7 @@
 """Recipes are data: they print, parse and extend."""
 
+from typing import Any
+
 import pytest
 
 from fewbits.errors import ArgumentError, FormatError
@@ -106,6 +108,26 @@ def test_a_role_that_is_on_or_off_takes_either_word(text: str, value: bool) -> N
 def test_a_text_that_is_no_recipe_is_refused(given: str, said: str) -> None:
     with pytest.raises((ArgumentError, FormatError), match=said):
         recipe(given)
+
+
+@pytest.mark.parametrize("given", [None, 3, b"mxfp6", ["mxfp6"], parse("mxfp6_e3m2")])
+def test_what_is_neither_a_text_nor_a_recipe_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"expected a text, as 'mxfp6', or a fewbits.recipes.Recipe"):
+        recipe(given)
+
+
+@pytest.mark.parametrize(
+    "role", ["gradient", "activation", "dx_weight", "parameter", "held_gradient", "master"]
+)
+@pytest.mark.parametrize("value", [3, b"mxfp4", True, parse("mxfp6_e3m2")])
+def test_a_role_that_is_no_format_of_one_is_refused(role: str, value: Any) -> None:
+    field = {"gradient": "dw_gradient", "activation": "forward_activation"}.get(role, role)
+    with pytest.raises(
+        ArgumentError, match=rf"{field}=.* in recipe 'x'; expected a fewbits.recipes.RoleFormat"
+    ):
+        recipe("fp8-lm").extended("x", **{role: value})
+    with pytest.raises(ArgumentError, match=f"{field}=.* in recipe 'x'; expected"):
+        Recipe("x", **{field: value})
 
 
 def test_an_update_that_rounds_something_is_taken_and_one_to_nearest_always_is() -> None:

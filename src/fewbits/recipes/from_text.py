@@ -20,7 +20,7 @@ def recipe(text: str | Recipe) -> Recipe:
             as it is.
 
     Raises:
-        ArgumentError: no such recipe or role.
+        ArgumentError: no such recipe or role, or neither a text nor a recipe.
         FormatError: no such format.
 
     >>> recipe("mxfp6:gradient=mxfp8_e5m2/rceil").dx_gradient
@@ -28,6 +28,9 @@ def recipe(text: str | Recipe) -> Recipe:
     """
     if isinstance(text, Recipe):
         return text
+    given: object = text  # whatever a caller without types passes
+    if not isinstance(given, str):
+        raise ArgumentError(f"recipe={given}; expected a text, as 'mxfp6', or a fewbits.recipes.Recipe")
     name, _, rest = text.partition(":")
     if name == "mx":
         base = RECIPES["fp32"].extended("mx", vector="bf16")

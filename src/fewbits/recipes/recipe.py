@@ -61,7 +61,7 @@ class Recipe:
     logit_gradient: bool = True  # whether the gradient that enters the last layer is cast like the others
     parameter: RoleFormat | None = None  # what parameters are between steps
     master: RoleFormat | None = None  # with `parameter`: what the update is added to; None without has_master
-    has_master: bool = False
+    has_master: bool = False  # a parameter that is float32 is its own
     update: str = "nearest"  # how an update is added to a parameter without a master copy
     held_gradient: RoleFormat | None = None  # what a weight's gradient is between backward and update
     first_moment: RoleFormat | None = None
@@ -91,6 +91,13 @@ class Recipe:
             if not isinstance(getattr(self, name), bool):
                 raise ArgumentError(
                     f"{name}={getattr(self, name)!r} in recipe {self.name!r}; expected yes or no"
+                )
+        for name in (*OPERANDS, *_STORED):
+            role = getattr(self, name)
+            if role is not None and not isinstance(role, RoleFormat):
+                raise ArgumentError(
+                    f"{name}={role} in recipe {self.name!r}; expected a fewbits.recipes.RoleFormat or None;"
+                    " for extended also a text, as 'mxfp6_e3m2/rceil'"
                 )
         if self.scaling is not None and not isinstance(self.scaling, LossScaling):
             raise ArgumentError(
