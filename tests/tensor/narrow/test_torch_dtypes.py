@@ -117,6 +117,32 @@ def test_a_format_that_torch_lacks_is_refused_with_those_it_has(fmt: cases.Forma
         from_torch(torch.ones(2, 40), format=fmt)
 
 
+@pytest.mark.parametrize("name", ["fp8_e4m3", "fp16", "mxfp8_e4m3", "mxfp4"])
+def test_elements_among_masks_are_refused_and_those_of_all_codes_are_the_values(name: str) -> None:
+    x = torch.where(torch.arange(64) % 4 < 2, packed("mxfp4", (4, 64)).dequantize(), 0.0)
+    q = fb.quantize(x, name, sparsity="2:4")
+    with pytest.raises(ArgumentError, match=r"sparsity=2:4.* has masks .*: call .with_all_codes\(\) first"):
+        to_torch(q)
+    elements, scales = to_torch(q.with_all_codes())
+    number = numbers(elements)
+    if scales is not None:
+        number = number * numbers(scales).repeat_interleave(32, -1)
+    assert torch.equal(number, x.double())
+
+
+def test_what_is_no_tensor_of_the_kind_is_refused_by_name() -> None:
+    q = packed("fp8_e4m3", (4, 64))
+    elements, _ = to_torch(q)
+    for given, name in ((elements, "Tensor"), (elements.float().numpy(), "ndarray"), (None, "NoneType")):
+        with pytest.raises(DTypeError, match=f"^{name}; expected the NarrowTensor that"):
+            to_torch(given)
+    for given, name in ((q, "NarrowTensor"), (elements.float().numpy(), "ndarray"), ([1.0], "list")):
+        with pytest.raises(DTypeError, match=f"^elements given as {name}; expected a torch.Tensor in one of"):
+            from_torch(given)
+        with pytest.raises(DTypeError, match=f"^scales given as {name}; expected a torch.Tensor in one of"):
+            from_torch(elements, given, format="mxfp8_e4m3")
+
+
 def test_every_dtype_in_the_table_is_a_catalogued_format() -> None:
     assert set(DTYPE_OF) <= {entry.format for entry in CATALOGUE.values()}
     assert len(set(DTYPE_OF.values())) == len(DTYPE_OF) == 9

@@ -42,14 +42,22 @@ def to_torch(q: NarrowTensor) -> tuple[torch.Tensor, torch.Tensor | None]:
         tensor), or None. An outer scale, as in NVFP4, stays in ``q.outer``.
 
     Raises:
-        ArgumentError: torch has no dtype for the format, or the block axis has an odd number of FP4 values.
+        ArgumentError: torch has no dtype for the format, the tensor is sparse, or the block axis has an odd
+            number of FP4 values.
+        DTypeError: q is no NarrowTensor.
 
     >>> q = NarrowTensor.from_parts(torch.tensor([0x38, 0xC0], dtype=torch.uint8), None, None, None,
     ...     format=CATALOGUE["fp8_e4m3"].format, shape=(2,), axis=0, dtype=torch.float32)
     >>> to_torch(q)[0]
     tensor([ 1., -2.], dtype=torch.float8_e4m3fn)
     """
+    if not isinstance(q, NarrowTensor):
+        raise DTypeError(f"{type(q).__name__}; expected the NarrowTensor that fewbits.quantize returns")
     element, scale = _dtypes(q.format)
+    if q.sparsity is not None:
+        raise ArgumentError(
+            f"{q} has masks among its elements; torch's dtypes have none: call .with_all_codes() first"
+        )
     if element == torch.float4_e2m1fn_x2 and (not q.ndim or q.shape[q.axis] % 2):
         raise ArgumentError(
             f"{q} has an odd number of values along its block axis; {element} holds two to a byte: pad x "
@@ -95,11 +103,14 @@ def from_torch(
         FormatError: no such format.
         ArgumentError: torch has no dtype for the format, scales came without a block format, or a shape is
             wrong.
-        DTypeError: elements or scales do not have the dtypes of the format.
+        DTypeError: elements or scales are no ordinary tensors, or do not have the dtypes of the format.
 
     >>> from_torch(torch.ones(4).to(torch.float8_e5m2))
     NarrowTensor(fp8_e5m2, shape=(4,), axis=0, 4 bytes)
     """
+    _check_ordinary(elements, "elements")
+    if scales is not None:
+        _check_ordinary(scales, "scales")
     fmt = _inferred(elements, scales) if format is None else parse(format)
     element, scale = _dtypes(fmt)
     _is(elements, element, "elements", fmt)
@@ -129,6 +140,14 @@ def from_torch(
         axis=front,
         dtype=dtype,
     )
+
+
+def _check_ordinary(part: object, name: str) -> None:
+    if not isinstance(part, torch.Tensor) or isinstance(part, NarrowTensor):
+        raise DTypeError(
+            f"{name} given as {type(part).__name__}; expected a torch.Tensor in one of torch's own dtypes, as"
+            " to_torch returns it"
+        )
 
 
 def _dtypes(format: Format) -> tuple[torch.dtype, torch.dtype | None]:
