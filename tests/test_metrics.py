@@ -141,6 +141,23 @@ def test_nan_and_infinity_count_as_values_and_in_no_sum() -> None:
     assert lost.qsnr_db == -INF
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", ["mxfp8_e4m3", "mx9", "fp8_e4m3", "mxint8"])
+def test_infinity_that_saturates_is_the_largest_value_of_the_own_dtype(name: str, dtype: torch.dtype) -> None:
+    x = (torch.randn(4, 64, generator=torch.Generator().manual_seed(0)) * 1000).to(dtype)
+    x[0, 3], x[1, 40], x[2, 7] = INF, -INF, NAN
+    finite = x.isfinite()
+    y = fb.quantize(x, name, nonfinite="saturate").double().dequantize()[finite].numpy()
+    wanted, size = x[finite].double().numpy(), x[finite].double().abs().numpy()
+    error = fb.measure(x, name, nonfinite="saturate")
+    noise = ((y - wanted) ** 2).sum()
+    assert error.qsnr_db == pytest.approx(10 * math.log10((wanted**2).sum() / noise), abs=1e-6)
+    assert error.flushed_fraction == ((y == 0) & (size > 0)).sum() / x.numel()
+    assert error.mean_relative_error == pytest.approx((np.abs(y - wanted) / size).mean())
+    if dtype in (torch.float16, torch.float32):
+        assert fb.measure(x.numpy(), name, nonfinite="saturate") == error
+
+
 def test_finite_values_that_become_nan_leave_no_largest_error() -> None:
     x = np.full(64, 3.0, np.float32)
     x[40] = INF

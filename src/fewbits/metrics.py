@@ -13,7 +13,7 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format, parse
 from fewbits.records import Error
-from fewbits.tensor.arrays import checked_axis, is_narrow, is_torch, widened
+from fewbits.tensor.arrays import checked_axis, is_narrow, is_torch, opened, widened
 from fewbits.tensor.inputs import check_values
 from fewbits.typing import AnyArray
 
@@ -160,6 +160,8 @@ def measure(
 ) -> Error:
     """Round an array to a format, nearest even, and return what that did to its values.
 
+    Values of 16 bits are compared with what they become in float32, before that is rounded to their dtype.
+
     Args:
         x: a numpy.ndarray or torch.Tensor of floating-point numbers, of any shape.
         format: a format or its text.
@@ -183,7 +185,7 @@ def measure(
         check_values(x)
         tally.include(ops.tally(x, target, checked_axis(axis, x.ndim), chosen), x.numel())
         return tally.error()
-    array = widened(x)
+    array, _ = opened(x)  # in its own dtype, whose largest value infinity may be read as
     front = checked_axis(axis, array.ndim)
     tally.include(kernels.tally(array, target, front, chosen), array.size)
     return tally.error()
