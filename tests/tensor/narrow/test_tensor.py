@@ -151,15 +151,18 @@ def test_what_was_a_numpy_array_is_one_again_in_its_own_dtype_also_after_a_view(
         (q[1:, :32], wanted[1:, :32]),
         (q.t(), wanted.T),
         (copy.copy(q), wanted),
+        (q.to("cpu", copy=True), wanted),
+        (q.to(q.dtype, copy=True).to("cpu"), wanted),
     ):
         y = piece.dequantize()
         assert type(y) is np.ndarray
         assert y.dtype == np.dtype(dtype)
         assert np.array_equal(y, part)
         assert isinstance(piece.dense(), torch.Tensor)
-    assert isinstance(
-        q.to(torch.float64).to(torch.float32).dequantize(), torch.Tensor
-    )  # a conversion of torch's
+    # A conversion of torch's, to its dtype or device.
+    other = torch.float64 if q.dtype != torch.float64 else torch.float32
+    for changed in (q.to(other), q.to(other).to(q.dtype), q.to(other, copy=True), q.to("meta")):
+        assert isinstance(changed.dequantize(), torch.Tensor)
 
 
 def test_what_is_packed_is_not_packed_again() -> None:

@@ -24,7 +24,10 @@ def _copied(
     non_blocking: bool = False,
     **_: Any,  # layout, pin_memory and memory_format have no effect
 ) -> NarrowTensor:
-    """Return a copy; ``dtype`` is that of its dequantized values."""
+    """Return a copy; ``dtype`` is that of its dequantized values.
+
+    They are an array if those of ``q`` are, unless a dtype or device of torch's takes the place of NumPy's.
+    """
     if dtype not in (None, *DTYPES):
         raise ArgumentError(
             f"{q} to {dtype}; its values are float32, bfloat16, float16 or float64: choose one"
@@ -32,7 +35,9 @@ def _copied(
     parts = tuple(
         part if part is None else part.to(device, non_blocking=non_blocking, copy=True) for part in q.pieces
     )
-    return NarrowTensor(parts, q.format, q.shape, q.axis, dtype or q.dtype, None, q.sparsity)
+    codes, own = parts[0], dtype or q.dtype
+    family = q._family if codes is not None and codes.is_cpu and own == q.dtype else None
+    return NarrowTensor(parts, q.format, q.shape, q.axis, own, family, q.sparsity)
 
 
 def _clone(q: NarrowTensor, *, memory_format: torch.memory_format = torch.preserve_format) -> NarrowTensor:
