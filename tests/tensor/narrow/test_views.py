@@ -121,11 +121,65 @@ def test_a_block_axis_in_the_middle_stays_where_the_values_before_it_are() -> No
     assert same(q.view(3, 2, 64, 1, 5).dequantize(), q.dequantize().view(3, 2, 64, 1, 5))
 
 
+@pytest.mark.parametrize("shape", [(3, 1, 1), (1, 1, 1), (1, 3, 1), (0, 32, 32), (0, 0, 4), (2, 0, 0), (1,)])
+def test_a_view_to_the_own_shape_is_the_tensor(shape: tuple[int, ...]) -> None:
+    for axis in range(len(shape)):
+        q = packed("mxfp4", shape, axis)
+        for view in (q.view(shape), q.reshape(shape), q.view_as(q)):
+            assert view.axis == axis
+            assert torch.equal(view, q)
+            view.copy_(q)
+
+
+def test_a_block_axis_beside_axes_of_length_one_stays_among_its_neighbours() -> None:
+    for shape, axis, seen, wanted in (
+        ((3, 1, 1), 2, (1, 3, 1, 1), 3),
+        ((3, 1, 1), 1, (1, 3, 1, 1), 2),
+        ((3, 1, 1), 2, (3, 1), 1),
+        ((1, 1, 5), 0, (1, 5), 0),
+        ((1, 1, 4, 6), 1, (1, 1, 24), 1),
+        ((1, 1, 4, 6), 0, (1, 1, 24), 0),
+        ((0, 32, 32), 2, (1, 0, 32, 32), 3),
+        ((0, 32, 32), 1, (1, 0, 32, 32), 2),
+        ((0, 32, 32), 2, (0, 32), 1),
+        ((0, 32, 5), 1, (0, 32, 7), 1),
+    ):
+        assert packed("mxfp4", shape, axis).view(seen).axis == wanted
+
+
+@pytest.mark.parametrize(
+    ("shape", "view"),
+    [
+        ((0, 4, 32), lambda x: x.reshape(0, -1, 32)),
+        ((0, 4, 32), lambda x: x.view(0, -1, 32)),
+        ((0,), lambda x: x.view(-1, 0)),
+        ((4, 32), lambda x: x.view(-2, -2, 32)),
+        ((4, 32), lambda x: x.reshape(-2, -2, 32)),
+        ((4, 32), lambda x: x.view(-1, -1, 32)),
+        ((4, 32), lambda x: x.view(-1, 0, 32)),
+        ((4, 32), lambda x: x.view(3, -1, 32)),
+        ((4, 32), lambda x: x.expand(-2, 32)),
+        ((1, 32), lambda x: x.expand(-2, 32)),
+        ((4, 32), lambda x: x.expand(3, 32)),
+        ((4, 32), lambda x: x.expand(2, -3, 32)),
+        ((1, 32), lambda x: x.expand(-1, 0, 32)),
+    ],
+)
+def test_a_shape_that_torch_refuses_is_refused(shape: tuple[int, ...], view: View) -> None:
+    with pytest.raises(RuntimeError):
+        view(torch.zeros(shape))
+    with pytest.raises(ArgumentError, match=r"cannot be (seen|expanded)"):
+        view(packed("mxfp4", shape))
+
+
 def test_empty_tensors_keep_their_shapes() -> None:
     for shape, axis in (((0, 5), 1), ((5, 0), 1), ((0, 5), 0)):
         q = packed("mxfp4", shape, axis)
         for view in (q.t(), q.unsqueeze(0), q.unsqueeze(-1), q[None].expand(2, *shape)):
             assert view.dequantize().shape == view.shape
+    for shape, seen in (((0, 4, 32), (-1, 32)), ((0, 4, 32), (-1, 4, 32)), ((5, 0), (5, -1))):
+        assert packed("mxfp4", shape).view(seen).shape == torch.empty(shape).view(seen).shape
+    assert packed("mxfp4", (1, 32)).expand(0, 32).shape == (0, 32)
 
 
 @pytest.mark.parametrize(

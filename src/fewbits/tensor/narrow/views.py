@@ -91,24 +91,50 @@ def reshape(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
     """Return ``q`` in another shape, in which the block axis stays one axis, without copying.
 
     Raises:
-        ArgumentError: the shape would cut or join lines along the block axis, or need a copy.
+        ArgumentError: the shape would cut or join lines along the block axis, or need a copy, or its -1 could
+            be any length.
     """
-    shape = list(size)
-    if shape.count(-1) == 1:
-        rest = -prod(shape)
-        shape[shape.index(-1)] = q.numel() // rest if rest else 0
+    shape = _known(q, size)
     n = q.shape[q.axis] if q.ndim else 1
     before = prod(q.shape[: q.axis])
     if prod(shape) == q.numel():
         if not shape:
             return _reshaped(q, shape, 0)
-        for axis, length in enumerate(shape):
-            if length == n and prod(shape[:axis]) == before:
-                return _reshaped(q, shape, axis)
+        places = (d for d, length in enumerate(shape) if length == n and prod(shape[:d]) == before)
+        axis = next(places, None)
+        if axis is not None:
+            if n == 1 or before == 0:  # then others may fit too
+                axis = max([axis, *places], key=lambda d: (_alike(q, shape, d), d))
+            return _reshaped(q, shape, axis)
     raise ArgumentError(
         f"{q} cannot be seen in the shape {tuple(size)}: its block axis of {n} values must stay one axis "
         "with as many values before it; call .dequantize() first"
     )
+
+
+def _known(q: NarrowTensor, size: Sequence[int]) -> list[int]:
+    """Return a shape for all values of ``q`` with the length that its -1 stands for."""
+    shape = list(size)
+    if shape.count(-1) > 1 or any(length < -1 for length in shape):
+        raise ArgumentError(
+            f"{q} cannot be seen in the shape {tuple(size)}: give lengths from 0 up, one of which may be -1"
+        )
+    if -1 in shape:
+        rest = -prod(shape)
+        if rest == 0 == q.numel():
+            raise ArgumentError(
+                f"{q} cannot be seen in the shape {tuple(size)}: -1 could be any length, since there are no "
+                "values: give the length"
+            )
+        shape[shape.index(-1)] = q.numel() // rest if rest else 0
+    return shape
+
+
+def _alike(q: NarrowTensor, shape: list[int], axis: int) -> int:
+    """Return in how much ``shape`` is around ``axis`` what ``q`` is around its block axis."""
+    lengths, after = list(q.shape), shape[axis + 1 :]
+    own = lengths[q.axis + 1 :]
+    return (shape[:axis] == lengths[: q.axis]) + (after == own) + (prod(after) == prod(own))
 
 
 def unsqueeze(q: NarrowTensor, dim: int) -> NarrowTensor:
@@ -141,6 +167,12 @@ def expand(q: NarrowTensor, size: Sequence[int]) -> NarrowTensor:
         raise ArgumentError(
             f"{q} cannot be expanded to {tuple(size)}: its block axis keeps its length; call .dequantize() "
             "first"
+        )
+    pairs = zip(q.shape, shape[new:], strict=True)
+    if not all(have == length or (have == 1 and length >= 0) for have, length in pairs):
+        raise ArgumentError(
+            f"{q} cannot be expanded to {tuple(size)}: only axes of length one are repeated; give the others "
+            "their length, or -1"
         )
     others = [*shape[:axis], *shape[axis + 1 :]]
     return per_line(q, shape, axis, lambda part: part.expand(*others, part.shape[-1]))
