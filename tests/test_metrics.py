@@ -36,6 +36,36 @@ def test_qsnr_does_not_depend_on_whether_squares_are_in_range(size: float) -> No
     assert noise == pytest.approx(6000)
 
 
+def test_qsnr_of_finite_values_whose_differences_leave_the_range() -> None:
+    big = 1.5e308
+    for x, y, ratio in (
+        ([big], [-big], 4.0),
+        ([big, 3.0], [-big, 5.0], 4.0),
+        ([big, -big], [-big, -big], 2.0),
+    ):
+        wanted = -10 * math.log10(ratio)  # |y - x|^2 / |x|^2, by hand
+        for found in both_qsnr(x, y):
+            assert found == pytest.approx(wanted)
+    for y in ([-big, NAN], [-big, INF]):
+        assert both_qsnr([big, 1.0], y) == [-INF, -INF]
+
+
+def both_qsnr(x: list[float], y: list[float]) -> list[float]:
+    """Return the QSNR of two arrays, and of two tensors as on another device."""
+    a, b = np.array(x), np.array(y)
+    return [fb.qsnr(a, b), _qsnr_of_tensors(torch.from_numpy(a), torch.from_numpy(b))]
+
+
+def test_tensors_without_values_and_on_two_devices_are_refused() -> None:
+    x, meta = torch.ones(3), torch.ones(3, device="meta")
+    for call in (lambda: fb.qsnr(meta, meta), lambda: fb.measure(meta, "mxfp4")):
+        with pytest.raises(ArgumentError, match="on the meta device, which holds no values; load them first"):
+            call()
+    for a, b in ((x, meta), (meta, x)):
+        with pytest.raises(ArgumentError, match=r"qsnr of tensors on \w+ and \w+; put them on one device"):
+            fb.qsnr(a, b)
+
+
 def test_qsnr_of_nan_and_infinity_is_the_least() -> None:
     for x, y in (([NAN], [1.0]), ([INF], [INF]), ([1.0], [INF]), ([INF], [1.0])):
         assert fb.qsnr(np.array(x), np.array(y)) == -INF

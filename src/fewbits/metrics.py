@@ -99,7 +99,7 @@ def qsnr(x: AnyArray, y: AnyArray) -> float:
         Shared Microexponents, section 4.1.)
 
     Raises:
-        ArgumentError: the shapes differ.
+        ArgumentError: the shapes or devices differ, or the device is meta.
         DTypeError: x or y is no dense array or tensor of floating-point numbers.
     """
     if is_torch(y):
@@ -113,7 +113,11 @@ def qsnr(x: AnyArray, y: AnyArray) -> float:
     if a.shape != b.shape:
         raise ArgumentError(f"qsnr of shapes {a.shape} and {b.shape}; expected the same shape twice")
     with np.errstate(over="ignore", invalid="ignore"):
-        (signal, up), (noise, down) = _squares(a.astype(np.float64)), _squares(b.astype(np.float64) - a)
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        (signal, up), (noise, down) = _squares(a), _squares(b - a)
+        if not noise < inf:  # perhaps only because a difference leaves the range
+            noise, down = _squares(b / 2 - a / 2)
+            down += 1
     return _decibels(signal, noise) + (up - down) * _DECIBELS_OF_TWO
 
 
@@ -134,8 +138,14 @@ def _qsnr_of_tensors(x: torch.Tensor, y: torch.Tensor) -> float:
         )
     check_values(x)
     check_values(y)
-    wide = x.double()
-    (signal, up), (noise, down) = _squares_there(wide), _squares_there(y.double() - wide)
+    if x.device != y.device:
+        raise ArgumentError(f"qsnr of tensors on {x.device} and {y.device}; put them on one device")
+    _refuse_meta(x)
+    a, b = x.double(), y.double()
+    (signal, up), (noise, down) = _squares_there(a), _squares_there(b - a)
+    if not noise < inf:
+        noise, down = _squares_there(b / 2 - a / 2)
+        down += 1
     return _decibels(signal, noise) + (up - down) * _DECIBELS_OF_TWO
 
 
@@ -147,6 +157,13 @@ def _squares_there(v: torch.Tensor) -> tuple[float, int]:
     exponent = frexp(float(v.abs().amax()))[1]
     half = exponent // 2  # 2^-e itself may be no number
     return float((v * 2.0**-half * 2.0 ** (half - exponent)).square().sum()), exponent
+
+
+def _refuse_meta(x: torch.Tensor) -> None:
+    if x.is_meta:
+        raise ArgumentError(
+            f"a tensor of shape {tuple(x.shape)} on the meta device, which holds no values; load them first"
+        )
 
 
 @kernels.exact_arithmetic()
@@ -172,7 +189,8 @@ def measure(
 
     Raises:
         FormatError: no such format.
-        ArgumentError: an axis that x does not have, or a choice that the format cannot follow.
+        ArgumentError: an axis that x does not have, a choice that the format cannot follow, or a tensor on
+            the meta device.
         DTypeError: x is no dense array or tensor of floating-point numbers.
         DataError: x holds NaN or infinity, which the format cannot hold.
     """
@@ -183,6 +201,7 @@ def measure(
         from fewbits.kernels import ops  # needs torch
 
         check_values(x)
+        _refuse_meta(x)
         tally.include(ops.tally(x, target, checked_axis(axis, x.ndim), chosen), x.numel())
         return tally.error()
     array, _ = opened(x)  # in its own dtype, whose largest value infinity may be read as
