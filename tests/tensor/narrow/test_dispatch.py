@@ -198,6 +198,14 @@ def test_an_operation_on_values_refuses_by_name_and_says_what_to_do(use: Use, na
             use(packed("mxfp4", (2, 32)))
 
 
+def test_the_sum_of_no_values_is_that_of_torch() -> None:
+    for dtype in (None, torch.float64):
+        found, wanted = (
+            f(torch.zeros(0, 32)).sum(dtype=dtype) for f in (lambda x: fb.quantize(x, "mxfp4"), torch.clone)
+        )
+        assert same(found, wanted)
+
+
 def test_a_comparison_with_equals_points_to_torch_equal() -> None:
     q = packed("mxfp4", (2, 32))
     with pytest.raises(ArgumentError, match=r"dequantize\(\) first, or compare with torch.equal"):

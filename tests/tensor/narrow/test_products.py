@@ -260,3 +260,19 @@ def test_attention_to_packed_keys_and_values_is_that_of_their_values(masked: str
         results.append((y, gradient))
     for found, wanted in zip(*results, strict=True):
         torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("masked", ["", "mask"])
+@pytest.mark.parametrize("shape", [(2, 4, 0, 64), (0, 4, 3, 64)])
+def test_attention_to_an_empty_cache_is_that_of_no_values(shape: tuple[int, ...], masked: str) -> None:
+    query = torch.randn(shape[0], 4, 6, 64, requires_grad=True)
+    options = {"attn_mask": torch.zeros(6, shape[2])} if masked else {}
+    held = torch.zeros(shape)
+    y = functional.scaled_dot_product_attention(query, *[fb.quantize(held, "mxfp8_e4m3")] * 2, **options)
+    wanted = functional.scaled_dot_product_attention(query, held, held, **options)
+    assert torch.equal(y, wanted)
+    y.sum().backward()
+    assert not query.grad.any()
+    with torch.inference_mode():
+        packed = [fb.quantize(held, "mxfp8_e4m3")] * 2
+        assert torch.equal(functional.scaled_dot_product_attention(query, *packed, **options), wanted)

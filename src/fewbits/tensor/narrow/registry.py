@@ -51,10 +51,14 @@ def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return computed(*args, **kwargs)
     found = func.decompose(*args, **kwargs)
     if found is NotImplemented:
-        # Not a TypeError: operators then try the other operand, and == would fall back to comparing
-        # identities.
-        raise ArgumentError(
-            f"{func} needs the values of a NarrowTensor, which are packed: call .dequantize() first"
-            + (", or compare with torch.equal" if func is torch.ops.aten.eq.Tensor else "")
-        )
+        raise refusal(func)
     return found
+
+
+def refusal(func: Any) -> ArgumentError:
+    """Return the error of an operation that would need the values of a NarrowTensor."""
+    # Not a TypeError: operators then try the other operand, and == would fall back to comparing identities.
+    return ArgumentError(
+        f"{func} needs the values of a NarrowTensor, which are packed: call .dequantize() first"
+        + (", or compare with torch.equal" if func is torch.ops.aten.eq.Tensor else "")
+    )
