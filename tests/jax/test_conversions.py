@@ -299,12 +299,42 @@ def test_arrays_on_a_mesh_of_two_devices_have_the_bits_of_one(monkeypatch: pytes
     assert done.stdout.strip() == "equal", done.stderr
 
 
+def test_arrays_of_numpy_in_either_byte_order_are_taken() -> None:
+    x = np.float32([1.7, -3.2, 0.3, 100.0])
+    for dtype in (np.float32, np.float16):
+        wanted = fj.fake_quantize(x.astype(dtype), "mxfp4")
+        for order in "<>":
+            found = fj.fake_quantize(x.astype(np.dtype(dtype).newbyteorder(order)), "mxfp4")
+            assert found.dtype == dtype
+            assert np.array_equal(found, wanted)
+            assert fj.quantize(x.astype(np.dtype(dtype).newbyteorder(order)), "mxfp4").dtype == dtype
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        "text",
+        object(),
+        [1.0, "text"],
+        np.array(["text"]),
+        np.ma.array(np.ones(4, np.float32), mask=[1, 0, 0, 0]),
+    ],
+)
+def test_what_is_no_array_of_floats_is_refused_by_its_type(given: Any) -> None:
+    for function in (fj.quantize, fj.fake_quantize):
+        with pytest.raises(DTypeError, match=r"expected .*float32, bfloat16 or float16") as refused:
+            function(given, "mxfp4")
+        assert "\n" not in str(refused.value)
+
+
 def test_what_cannot_be_done_is_refused() -> None:
     x = jnp.ones(4)
     with pytest.raises(DTypeError, match="an array of int32; expected float32, bfloat16 or float16"):
         fj.quantize(jnp.ones(4, jnp.int32), "mxfp4")
-    with pytest.raises(DTypeError, match="an array of float64"):
-        fj.fake_quantize(np.ones(4), "mxfp4")
+    for order in "<>":
+        with pytest.raises(DTypeError, match="an array of float64"):
+            fj.fake_quantize(np.ones(4, order + "f8"), "mxfp4")
     with pytest.raises(ArgumentError, match=r"scale_rule=.twn., which fewbits\.jax does not do"):
         fj.fake_quantize(x, "ternary_channel", scale_rule="twn")
     with pytest.raises(ArgumentError, match="axis=1 is out of range for an array of 1 dimensions"):

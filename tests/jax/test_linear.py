@@ -152,3 +152,36 @@ def test_operands_are_drawn_with_a_key_and_other_keys_draw_others() -> None:
 def test_what_a_product_does_not_do_is_refused(name: str, message: str) -> None:
     with pytest.raises(ArgumentError, match=message):
         fj.linear(jnp.ones((2, 32)), jnp.ones((4, 32)), name)
+
+
+@pytest.mark.parametrize("name", ["fp32", "mxfp8"])
+@pytest.mark.parametrize("rows", [(2,), (0,), (2, 3), ()])
+@pytest.mark.parametrize(("n", "k"), [(3, 0), (0, 32), (0, 0)])
+def test_a_layer_without_columns_or_rows_is_that_of_the_plain_product(
+    n: int, k: int, rows: tuple[int, ...], name: str
+) -> None:
+    x, w, b = jnp.ones((*rows, k)), jnp.ones((n, k)), jnp.ones(n)
+    y, back = jax.vjp(lambda *a: fj.linear(a[0], a[1], name, bias=a[2]).astype(jnp.float32), x, w, b)
+    wanted, plain = jax.vjp(lambda x, w, b: x @ w.T + b, x, w, b)
+    assert y.shape == wanted.shape
+    assert np.array_equal(y, wanted)
+    for found, expected in zip(back(jnp.ones_like(y)), plain(jnp.ones_like(y)), strict=True):
+        assert found.shape == expected.shape
+        assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("x", "weight", "bias"),
+    [
+        ((3, 32), (3, 32), (1,)),
+        ((3, 32), (3, 32), (3, 3)),
+        ((3, 32), (3, 32), ()),
+        ((3, 31), (3, 32), None),
+        ((3, 32), (32,), None),
+        ((), (3, 1), None),
+    ],
+)
+def test_shapes_that_are_not_those_of_a_layer_are_refused(x: Any, weight: Any, bias: Any) -> None:
+    given = None if bias is None else jnp.zeros(bias)
+    with pytest.raises(ArgumentError, match=r"linear of x .*; expected \(..., k\), \(n, k\)"):
+        fj.linear(jnp.ones(x), jnp.ones(weight), "mxfp8", bias=given)

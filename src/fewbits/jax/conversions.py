@@ -96,10 +96,7 @@ def _checked(
     x: ArrayLike, format: str | Format, axis: int, choices: Choices, key: Array | None
 ) -> tuple[Array, Format, Options, int]:
     """Return the array, the format, all options, and the axis as a negative number."""
-    array, target = jnp.asarray(x), parse(format)
-    given = np.asarray(x).dtype if isinstance(x, np.ndarray | np.generic) else array.dtype
-    if given not in _DTYPES:  # of NumPy's float64 jnp.asarray would make float32 in silence
-        raise DTypeError(f"an array of {given}; expected float32, bfloat16 or float16: convert it first")
+    array, target = _array(x), parse(format)
     options = decide(target, choices)
     if options.scale_rule in MEAN_RULES:
         raise ArgumentError(
@@ -116,6 +113,21 @@ def _checked(
     if options.nonfinite == "raise":
         _refuse_nonfinite(x, target)
     return array, target, options, front - max(array.ndim, 1)
+
+
+def _array(x: ArrayLike) -> Array:
+    """Return ``x`` as an array of JAX, which knows one byte order and makes float64 float32 in silence."""
+    try:
+        given = _native(x) if isinstance(x, np.ndarray | np.generic) else jnp.asarray(x)
+        if given.dtype in _DTYPES:
+            return jnp.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"{type(x).__name__}; expected an array of float32, bfloat16 or float16") from error
+    raise DTypeError(f"an array of {given.dtype}; expected float32, bfloat16 or float16: convert it first")
+
+
+def _native(x: np.ndarray | np.generic) -> np.ndarray | np.generic:
+    return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 
 def takes_key(key: object, stochastic: bool) -> bool:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from fewbits.errors import ArgumentError
 from fewbits.jax.recipe_roles import VECTORS, check_key, check_recipe, rounded
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.recipe import OPERANDS
+
+Shape = tuple[int, ...]
 
 
 def linear(
@@ -47,15 +51,25 @@ def linear(
         (..., n) in the recipe's vector format.
 
     Raises:
-        ArgumentError: there is no such recipe, it does something that JAX's products do not, or a key is
-            missing or not used.
+        ArgumentError: shapes do not fit, there is no such recipe, it does something that JAX's products do
+            not, or a key is missing or not used.
     """
+    _check_shapes(x.shape, weight.shape, None if bias is None else bias.shape)
     chosen = read(recipe)
     check_recipe(chosen)
     check_key(chosen, chosen.operands.values(), key, "operands")
     chosen = followed(chosen, first, last)
     y = _linear(x.astype(VECTORS[chosen.vector]), weight, key, chosen, last)
     return y if bias is None else _add_bias(y, bias)
+
+
+def _check_shapes(x: Shape, weight: Shape, bias: Shape | None) -> None:
+    """Raise ArgumentError unless the shapes are those of a linear layer; another bias might broadcast."""
+    if not (x and len(weight) == 2 and x[-1] == weight[1] and bias in (None, weight[:1])):
+        and_bias = "" if bias is None else f" and bias {bias}"
+        raise ArgumentError(
+            f"linear of x {x}, weight {weight}{and_bias}; expected (..., k), (n, k), and (n,) for a bias"
+        )
 
 
 def followed(recipe: Recipe, first: bool, last: bool) -> Recipe:
@@ -93,6 +107,11 @@ def operand(role: str, x: Array, axis: int, recipe: Recipe, last: bool, key: Arr
     return rounded(x, target, axis, overflow=None if scaled else "saturate", key=own)
 
 
+def _rows(x: Array) -> Array:
+    """Return ``x``, (..., k), as a matrix; no size may be left to reshape where k is 0."""
+    return x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+
+
 def _multiply(a: Array, b: Array) -> Array:
     """Return ``a @ b``, summed in float32, in a's dtype."""
     wide = jnp.matmul(
@@ -109,7 +128,7 @@ def _linear(x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bo
 def _forward(
     x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bool
 ) -> tuple[Array, tuple[Array, Array, Array | None]]:
-    a = operand("forward_activation", x.reshape(-1, x.shape[-1]), 1, recipe, last, key)
+    a = operand("forward_activation", _rows(x), 1, recipe, last, key)
     b = operand("forward_weight", weight, 1, recipe, last, key)
     return _multiply(a, b.T).reshape((*x.shape[:-1], weight.shape[0])), (x, weight, key)
 
@@ -118,7 +137,7 @@ def _backward(
     recipe: Recipe, last: bool, saved: tuple[Array, Array, Array | None], gradient: Array
 ) -> tuple[Array, Array, None]:
     x, weight, key = saved
-    g, rows = gradient.reshape(-1, gradient.shape[-1]), x.reshape(-1, x.shape[-1])
+    g, rows = _rows(gradient), _rows(x)
     of_x = _multiply(
         operand("dx_gradient", g, 1, recipe, last, key), operand("dx_weight", weight, 0, recipe, last, key)
     )
