@@ -105,6 +105,17 @@ def test_any_number_of_vectors_takes_two_graphs_and_one_exported() -> None:
             torch.testing.assert_close(whole(x), layer(x))
 
 
+def test_values_that_are_an_array_are_refused_in_a_graph_and_dense_gives_a_tensor() -> None:
+    q = fb.quantize(packed("mxfp4", (4, 64)).dequantize().numpy(), "mxfp4")
+    compiled = torch.compile(lambda q: q.dequantize(), fullgraph=True, backend="aot_eager")
+    with pytest.raises(
+        RuntimeError, match=r"which a compiled graph cannot hold: call .dense\(\) for a tensor"
+    ):
+        compiled(q)
+    found = torch.compile(lambda q: q.dense(), fullgraph=True, backend="aot_eager")(q)
+    assert torch.equal(found, torch.from_numpy(q.dequantize()))
+
+
 def test_another_format_compiles_anew() -> None:
     compiled = torch.compile(lambda q: q.dequantize(), fullgraph=True, backend="aot_eager")
     for name in ("mxfp8_e4m3", "mxfp8_e5m2"):

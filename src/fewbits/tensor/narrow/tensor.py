@@ -148,7 +148,15 @@ class NarrowTensor(Sealed):
 
         Products of elements and scales are rounded to float32, then to a narrower dtype; those of
         ``q.to(torch.float64)`` are exact where they fit into float64. docs/rules.md has the rule.
+
+        Raises:
+            ArgumentError: the values are an array, and the call is compiled.
         """
+        if self._family is not None and torch.compiler.is_compiling():
+            raise ArgumentError(
+                f"dequantize() of {self} returns a NumPy array, which a compiled graph cannot hold: call "
+                ".dense() for a tensor"
+            )
         y = self.dense()
         if self._family is None:
             return y
