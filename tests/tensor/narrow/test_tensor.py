@@ -222,6 +222,16 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         DTypeError, match=r"dtype=torch.int8; values are float32, bfloat16, float16 or float64"
     ):
         make(dtype=torch.int8)
+    for name in ("codes", "scales"):
+        with pytest.raises(DTypeError, match=rf"{name} of layout sparse_coo; .* needs a dense tensor"):
+            make(**{name: getattr(q, name).to_sparse()})
+    for shape in ((3.0, 64), 3, (3, -64), (3, None), torch.ones(2), "a"):
+        with pytest.raises(
+            ArgumentError, match=r"shape=.*; expected the lengths of the axes, such as \(4, 64\)"
+        ):
+            make(shape=shape)
+    for shape in (torch.Size((3, 64)), [3, 64], np.array([3, 64])):
+        assert torch.equal(make(shape=shape), q)
     nested = packed("nvfp4", (2, 32))
     assert nested.outer is not None
     with pytest.raises(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from operator import index
 from typing import Any, NoReturn
 
 import numpy as np
@@ -111,27 +112,28 @@ class NarrowTensor(Sealed):
             sparsity: the pattern, if the codes are streams; see docs/sparse_storage.md.
 
         Raises:
-            ArgumentError: a part is missing, does not belong to the format, has the wrong shape or device, or
-                the length of the axis is not a multiple of the pattern's group.
+            ArgumentError: a part is missing, does not belong to the format, has the wrong shape or device,
+                the length of the axis is not a multiple of the pattern's group, or ``shape`` has no lengths.
             DataError: a mask does not keep exactly the number of values that the pattern says.
             FormatError: there is no such format or pattern, or the format has no zero for what is left out.
-            DTypeError: a part or ``dtype`` has a dtype that does not fit.
+            DTypeError: a part or ``dtype`` has a dtype that does not fit, or a part is not dense.
         """
-        format, front = parse(format), checked_axis(axis, len(shape))
+        format, shape = parse(format), _lengths(shape)
+        front = checked_axis(axis, len(shape))
         parts = (codes, scales, shifts, outer)
         kept = None if sparsity is None else pattern(sparsity)
         n = shape[front] if shape else 1
         if kept is not None:
-            nm.check_length(n, kept, f"{format} of shape {tuple(shape)}")
-        wanted = layout(format, tuple(shape), front, kept)
-        what = f"{format}{'' if kept is None else f' with {kept}'} of shape {tuple(shape)} with axis={front}"
+            nm.check_length(n, kept, f"{format} of shape {shape}")
+        wanted = layout(format, shape, front, kept)
+        what = f"{format}{'' if kept is None else f' with {kept}'} of shape {shape} with axis={front}"
         for name, part, shape_of_part in zip(PARTS, parts, wanted, strict=True):
             _check(name, part, shape_of_part, codes, what)
         if dtype not in DTYPES:
             raise DTypeError(f"dtype={dtype}; values are float32, bfloat16, float16 or float64: choose one")
         if kept is not None:
             ops.check_masks(codes, format, n, kept)
-        return cls(parts, format, tuple(shape), front, dtype, None, kept)
+        return cls(parts, format, shape, front, dtype, None, kept)
 
     @property
     def pieces(self) -> Pieces:
@@ -374,6 +376,17 @@ def _strides(parts: Pieces, shape: Sequence[int], axis: int) -> list[int] | None
     return None
 
 
+def _lengths(shape: Any) -> tuple[int, ...]:
+    """Return ``shape`` as integers; those of a traced graph stay symbols."""
+    try:
+        lengths: tuple[Any, ...] = tuple(n if isinstance(n, torch.SymInt) else index(n) for n in shape)
+    except TypeError:
+        lengths = (-1,)
+    if any(n < 0 for n in lengths):
+        raise ArgumentError(f"shape={shape!r:.200}; expected the lengths of the axes, such as (4, 64)")
+    return lengths
+
+
 def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) -> None:
     """Raise unless ``part`` has the shape, dtype and device that ``what`` needs."""
     if wanted is None or part is None:
@@ -386,6 +399,9 @@ def _check(name: str, part: Any, wanted: Any, codes: torch.Tensor, what: str) ->
     if not isinstance(part, torch.Tensor) or part.dtype != dtype:
         given = f"of {part.dtype}" if isinstance(part, torch.Tensor) else f"as {type(part).__name__}"
         raise DTypeError(f"{name} given {given}; {what} needs a torch.Tensor of {dtype}")
+    if part.layout != torch.strided:
+        layout_of_part = str(part.layout).removeprefix("torch.")
+        raise DTypeError(f"{name} of layout {layout_of_part}; {what} needs a dense tensor: give .to_dense()")
     if tuple(part.shape) != tuple(wanted):
         raise ArgumentError(
             f"{name} of shape {tuple(part.shape)}; {what} needs {tuple(wanted)}, the block axis last"
