@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -82,6 +83,63 @@ def test_two_models_that_broke_alike_do_not_differ(broken: float) -> None:
 def test_what_is_not_in_pairs_is_refused(values: Any, baseline: Any) -> None:
     with pytest.raises(ArgumentError, match="expected pairs, at least one"):
         paired(values, baseline)
+
+
+@pytest.mark.parametrize("exponent", [-1000, -100, 100, 500, 1010])
+@pytest.mark.parametrize("resolution", [0.0, 0.5])
+def test_the_unit_of_a_metric_changes_nothing_else(exponent: int, resolution: float) -> None:
+    values, baseline, unit = [11.0, 22.0, 33.0, -3.0], [2.0, 20.0, 30.0, -6.0], 2.0**exponent
+    plain = paired(values, baseline, resolution)
+    found = paired([v * unit for v in values], [b * unit for b in baseline], resolution * unit)
+    assert (found.mean, found.low, found.high) == (plain.mean * unit, plain.low * unit, plain.high * unit)
+    assert (found.needed, found.differs) == (plain.needed, plain.differs)
+
+
+def test_differences_at_the_ends_of_the_range() -> None:
+    big = 1.5e308
+    assert paired([1e200, -1e200], [0, 0]).mean == 0
+    assert paired([1e308, 1e308], [-0.5e308, -0.5e308]).mean == pytest.approx(1.5e308)
+    far = paired([big, -big], [-big, big])  # the differences are beyond float64, their mean is not
+    assert (far.mean, far.low, far.high, far.differs) == (0.0, -math.inf, math.inf, False)
+    assert paired([big, big], [-big, -big]).differs  # the mean too
+    tiny = paired([1e-200, -3e-200], [0, 0])
+    assert not tiny.differs  # their squares are below float64
+    assert tiny.margin == pytest.approx(12.706204736 * 2e-200, rel=1e-6)  # t(0.975, 1)
+
+
+def test_numbers_of_numpy_and_torch_are_those_of_python() -> None:
+    values, baseline = [0.5, 0.75, 0.875], [0.5, 0.5, 0.5]
+    wanted = paired(values, baseline)
+    single = [np.float32(v) for v in values], [np.float32(b) for b in baseline]
+    assert paired(*single) == wanted
+    for convert in (np.array, np.float32, torch.tensor, tuple, iter):
+        assert paired(convert(values), convert(baseline)) == wanted
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "12",
+        ["1", "2"],
+        [1.0, None],
+        [1.0, 1j],
+        [[1.0, 2.0], [3.0, 4.0]],
+        3.0,
+        None,
+        [10**400, 1],
+        np.ones((2, 2)),
+    ],
+)
+def test_what_is_no_number_is_refused(given: Any) -> None:
+    for pair, name in (((given, [1.0, 2.0]), "values"), (([1.0, 2.0], given), "baseline")):
+        with pytest.raises(ArgumentError, match=f"{name}=.*; expected numbers"):
+            paired(*pair)
+
+
+@pytest.mark.parametrize("resolution", [-1, -0.5, math.nan, math.inf, "1", None])
+def test_a_resolution_that_is_no_step_is_refused(resolution: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"resolution=.*; expected the smallest step"):
+        paired([1.0, 2.0], [0.0, 1.0], resolution)
 
 
 @given(st.integers(2, 9), st.floats(0.1, 5), st.integers(0, 2**32 - 1))

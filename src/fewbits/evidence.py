@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from math import inf, isfinite, isnan, nan, sqrt
+from math import copysign, frexp, inf, isfinite, isnan, ldexp, nan, sqrt
+from numbers import Real
 from statistics import fmean, variance
+from typing import Any
 
 from fewbits.errors import ArgumentError
 
@@ -52,23 +54,60 @@ def paired(values: Sequence[float], baseline: Sequence[float], resolution: float
         resolution: the smallest step of the metric, such as that of one test image; 0 for a continuous one.
 
     Raises:
-        ArgumentError: no pairs, or values without a partner.
+        ArgumentError: no pairs, values without a partner, what is no number, or a resolution that is below
+            zero or not finite.
     """
-    n = len(values)
-    if not n or n != len(baseline):
+    left, right = _numbers("values", values), _numbers("baseline", baseline)
+    n = len(left)
+    if not n or n != len(right):
         raise ArgumentError(
-            f"{n} values and {len(baseline)} of a baseline were given; expected pairs, at least one"
+            f"{n} values and {len(right)} of a baseline were given; expected pairs, at least one"
         )
-    differences = [_difference(value, base) for value, base in zip(values, baseline, strict=True)]
+    is_number: bool = isinstance(resolution, Real)
+    if not (is_number and 0 <= resolution < inf):
+        raise ArgumentError(f"resolution={resolution!r:.60}; expected the smallest step of the metric, or 0")
+    differences, exponent = _differences(left, right)
     mean = fmean(differences) if all(map(isfinite, differences)) else _broken(differences)
     if n < 2 or not isfinite(mean):
-        return Evidence(n, mean, nan, nan, None)
-    flips = resolution * fmean(map(abs, differences))
+        return Evidence(n, _times(mean, exponent), nan, nan, None)
+    flips = _times(float(resolution), -exponent) * fmean(map(abs, differences))
     deviation = sqrt(max(variance(differences), flips))
     factors = _factors(max(n, _MOST))
     margin = factors[n] * deviation
     needed = next((m for m, factor in enumerate(factors) if m > 1 and factor * deviation < abs(mean)), None)
-    return Evidence(n, mean, mean - margin, mean + margin, needed)
+    middle, low, high = (_times(x, exponent) for x in (mean, mean - margin, mean + margin))
+    return Evidence(n, middle, low, high, needed)
+
+
+def _numbers(name: str, given: Any) -> list[float]:
+    """Return numbers of a sequence, array or tensor as floats of Python."""
+    try:
+        listed = given.tolist() if hasattr(given, "tolist") else list(given)
+        if all(isinstance(value, Real) for value in listed):
+            return [float(value) for value in listed]
+    except (TypeError, OverflowError):
+        pass
+    shown = " ".join(repr(given).split())
+    raise ArgumentError(f"{name}={shown:.60}; expected numbers of float64's range, one for each seed")
+
+
+def _differences(values: Sequence[float], baseline: Sequence[float]) -> tuple[list[float], int]:
+    """Return the differences divided by 2^e, and e: neither they nor their squares leave the range."""
+    half = int(max((abs(x) for x in (*values, *baseline) if isfinite(x)), default=0.0) > 2.0**1022)
+    found = [
+        _difference(ldexp(value, -half), ldexp(base, -half))
+        for value, base in zip(values, baseline, strict=True)
+    ]
+    exponent = frexp(max((abs(d) for d in found if isfinite(d)), default=0.0))[1]
+    return [ldexp(d, -exponent) for d in found], exponent + half
+
+
+def _times(x: float, exponent: int) -> float:
+    """Return ``x`` times 2^e; what is beyond float64 is infinite."""
+    try:
+        return ldexp(x, exponent)
+    except OverflowError:
+        return copysign(inf, x)
 
 
 def _difference(value: float, base: float) -> float:
