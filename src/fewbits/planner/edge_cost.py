@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from fewbits.planner.configurations import Splits, axis_splits
 from fewbits.planner.graph import Edge, Layer
-from fewbits.planner.layer_cost import COPIED, GradientCosts, Reals, message_seconds
+from fewbits.planner.layer_cost import GradientCosts, Reals, message_seconds
 from fewbits.records import Machine
 
 Indices = NDArray[np.int64]
@@ -86,13 +86,12 @@ def edge_costs(
     # Of 2 (q - 1) / q that an all-reduce sends, a scatter over g devices leaves (g - 1) / g out.
     spared = (1 - 1 / scattered) / np.maximum(2 * (1 - 1 / parts), 1e-9)
     seconds += np.where(np.isfinite(sum_seconds), sum_seconds * (1 - spared), np.inf)
-    keeps = consumer[0].kind not in COPIED
     return EdgeCosts(
         rows,
         columns,
         seconds,
         (forward * forward_bits + backward * backward_bits) / 8 + sum_bytes * (1 - spared),
-        forward * kept_bits / 8 * keeps,
+        forward * kept_bits / 8 * operand.kept,
     )
 
 

@@ -29,6 +29,7 @@ class Operand:
     axes: tuple[str | None, ...]  # the dimension each axis runs along; None for one that is never split
     halos: tuple[int, ...] = ()  # values of the neighbour's piece that each axis needs; empty: none
     trained: bool = True  # whether a weight has a gradient and a state in the optimizer
+    kept: bool = True  # whether the backward pass needs an input as it was read
 
 
 @dataclass(frozen=True)
@@ -54,10 +55,11 @@ class Layer:
     weights: tuple[Operand, ...]  # parameters
     output: Operand
     product: bool = False  # whether its FLOP run at the rate of products, in a format of the recipe
-    saved: int = 0  # values kept for the backward pass beside the inputs, over the whole space
+    saved: int = 0  # values kept for the backward pass beside inputs and output, over the whole space
     module: str = ""  # qualified name of the module it comes from, where it comes from one
     statistics: tuple[Operand, ...] = ()  # summed over what they lack, forward and backward: moments, sums
     collectives: tuple[Collective, ...] = ()  # of its inside, beside those that follow from its operands
+    keeps_output: bool = False  # whether its own backward pass needs the output
     # Why its weights cannot be sharded; empty: they can. Plans tell networks apart by what is in the repr.
     unsharded: str = field(default="", repr=False)
 

@@ -28,8 +28,6 @@ from fewbits.recipes import Codec
 from fewbits.records import Machine, MachineLink
 
 Reals = NDArray[np.float64]
-COPIED = ("elementwise", "concatenation", "embedding")
-"""Kinds of layers whose backward pass needs none of their inputs; what they keep stands in ``saved``."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +60,7 @@ def layer_costs(
         layer: the layer.
         splits: (k, d).
         fed: for each input whether another layer makes it, which then needs its gradient.
-        kept: whether a layer after it keeps the output for the backward pass.
+        kept: whether it or a layer after it keeps the output for the backward pass.
         roles: bits by role.
         machine: the devices.
         sharded: (k,), for each split whether all devices share out the weights; None: in none.
@@ -180,11 +178,10 @@ def _memory(
         bits = bits + (roles.parameter if operand.trained else roles.frozen) * own
     if kept:
         bits = bits + roles.vector * values(layer, layer.output, splits)
-    if layer.kind not in COPIED:
-        for operand, has_producer in zip(layer.inputs, fed, strict=True):
-            narrow = roles.kept if layer.product else None
-            if narrow is not None or not has_producer:
-                bits = bits + (narrow or roles.vector) * values(layer, operand, splits)
+    narrow = roles.kept if layer.product else None
+    for operand, has_producer in zip(layer.inputs, fed, strict=True):
+        if operand.kept and (narrow is not None or not has_producer):
+            bits = bits + (narrow or roles.vector) * values(layer, operand, splits)
     return bits / 8
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from fewbits.planner.dominance import Indices, undominated
 from fewbits.planner.edge_cost import EdgeCosts, edge_costs
 from fewbits.planner.graph import Edge, Graph, Layer
-from fewbits.planner.layer_cost import COPIED, GradientCosts, LayerCosts, Reals, gradient_costs, layer_costs
+from fewbits.planner.layer_cost import GradientCosts, LayerCosts, Reals, gradient_costs, layer_costs
 from fewbits.planner.options import Options
 from fewbits.planner.role_bits import RoleBits
 from fewbits.planner.solver import Minimum, minimize
@@ -155,7 +155,10 @@ def tables(
         sensitivity: of layers by name, a number for each format; 0 for all others.
     """
     fed = {(edge.consumer, edge.operand) for edge in graph.edges}
-    keepers = {edge.producer for edge in graph.edges if _keeps(graph.layers[edge.consumer], roles)}
+    keepers = {
+        edge.producer for edge in graph.edges if _keeps(graph.layers[edge.consumer], edge.operand, roles)
+    }
+    keepers |= {i for i, layer in enumerate(graph.layers) if layer.keeps_output}
     known: dict[object, LayerCosts] = {}
     layers = []
     for i, (layer, own) in enumerate(zip(graph.layers, options, strict=True)):
@@ -178,9 +181,10 @@ def tables(
     )
 
 
-def _keeps(consumer: Layer, roles: Sequence[RoleBits]) -> bool:
-    """Return whether a consumer keeps what it reads as it is, rather than a narrow copy or nothing."""
-    return consumer.kind not in COPIED and (not consumer.product or any(r.kept is None for r in roles[:-1]))
+def _keeps(consumer: Layer, operand: int, roles: Sequence[RoleBits]) -> bool:
+    """Return whether a consumer keeps an input as it is, rather than a narrow copy or nothing."""
+    as_it_is = not consumer.product or any(r.kept is None for r in roles[:-1])
+    return consumer.inputs[operand].kept and as_it_is
 
 
 def _layer(

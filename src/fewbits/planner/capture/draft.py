@@ -37,6 +37,7 @@ class Use:
     node: Node
     dims: Names  # for each axis a dimension of the space, or None
     halos: tuple[int, ...] = ()
+    kept: bool = True  # whether the backward pass needs it
 
 
 @dataclass
@@ -50,7 +51,8 @@ class Draft:
     whole: set[str] = field(default_factory=set)  # dimensions that cannot be shared out
     flops: float = 0.0
     product: bool = False
-    saved: int = 0
+    saved: int = 0  # values kept beside what is read and the first result
+    keeps_output: bool = False
     warning: str = ""
     statistics: tuple[tuple[tuple[int, ...], Names], ...] = ()  # shapes, dimensions
 

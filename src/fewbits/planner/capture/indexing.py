@@ -1,4 +1,7 @@
-"""Values picked, moved or added up along some axes, which stay whole while the others are free."""
+"""Values picked, moved or added up along some axes, which stay whole while the others are free.
+
+Where they came from is kept as integers of 64 bits, which count as two values.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from collections.abc import Callable
 
 from torch.fx import Node
 
-from fewbits.planner.capture.arguments import argument, extents, tensors
+from fewbits.planner.capture.arguments import argument, extents, operation, tensors
 from fewbits.planner.capture.draft import Draft, Names, Use, axis_names
 from fewbits.planner.capture.products import shape_of
 
 
-def _drafted(uses: list[Use], outputs: list[Names], shape: tuple[int, ...]) -> Draft:
-    draft = Draft("elementwise", uses, outputs, {}, flops=float(math.prod(shape)))
+def _drafted(uses: list[Use], outputs: list[Names], shape: tuple[int, ...], places: int = 0) -> Draft:
+    draft = Draft("elementwise", uses, outputs, {}, flops=float(math.prod(shape)), saved=2 * places)
     draft.run_along(shape, outputs[0])
     return draft
 
@@ -25,7 +28,7 @@ def joined(node: Node) -> Draft:
     stacked = len(shape_of(given[0])) < len(out)
     dims = _without(out, {dim})
     read = tuple(d for i, d in enumerate(dims) if not stacked or i != dim)
-    return _drafted([Use(x, read) for x in given if shape_of(x) != (0,)], [dims], out)
+    return _drafted([Use(x, read, kept=False) for x in given if shape_of(x) != (0,)], [dims], out)
 
 
 def along(node: Node) -> Draft:
@@ -33,7 +36,15 @@ def along(node: Node) -> Draft:
     (x, *_) = tensors(node)
     out = extents(node)[0]
     dims = _without(out, _moved(node, len(out)))
-    return _drafted([Use(x, dims)], [dims for _ in extents(node)], out)
+    name = operation(node)
+    draft = _drafted(
+        [Use(x, dims, kept=name == "cumprod")],
+        [dims for _ in extents(node)],
+        out,
+        math.prod(out) if name in {"sort", "topk"} else 0,
+    )
+    draft.keeps_output = name == "cumprod"
+    return draft
 
 
 def _moved(node: Node, rank: int) -> set[int]:
@@ -59,7 +70,7 @@ def gather(node: Node) -> Draft:
     dims = tuple(
         d if n == given[i] else None for i, (d, n) in enumerate(zip(_without(out, {dim}), out, strict=True))
     )
-    return _drafted([Use(x, dims), Use(index, dims)], [dims], out)
+    return _drafted([Use(x, dims), Use(index, dims, kept=False)], [dims], out, math.prod(out))
 
 
 def index_select(node: Node) -> Draft:
@@ -67,7 +78,9 @@ def index_select(node: Node) -> Draft:
     x, index = tensors(node)
     out = extents(node)[0]
     dims = _without(out, {_integer(argument(node, 1, "dim")) % len(out)})
-    return _drafted([Use(x, dims), Use(index, (None,))], [dims], out)
+    return _drafted(
+        [Use(x, dims, kept=False), Use(index, (None,), kept=False)], [dims], out, math.prod(shape_of(index))
+    )
 
 
 def index(node: Node) -> Draft | None:
@@ -84,9 +97,9 @@ def index(node: Node) -> Draft | None:
     names = axis_names(len(out))
     before, after = names[: places[0]], names[places[0] + picked :]
     output: Names = (*before, *(None,) * picked, *after)
-    reads = [Use(x, (*before, *(None,) * len(places), *after))]
-    reads += [Use(i, (None,) * len(shape_of(i))) for i in indices]
-    return _drafted(reads, [output], out)
+    reads = [Use(x, (*before, *(None,) * len(places), *after), kept=False)]
+    reads += [Use(i, (None,) * len(shape_of(i)), kept=False) for i in indices]
+    return _drafted(reads, [output], out, sum(math.prod(shape_of(i)) for i in indices))
 
 
 def _integer(given: object) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 from torch.fx import Node
 
-from fewbits.planner.capture.arguments import argument, extents, integers, tensors
+from fewbits.planner.capture.arguments import argument, extents, integers, operation, tensors
 from fewbits.planner.capture.draft import Draft, Names, Use, axis_names, leading_names
+from fewbits.planner.capture.kept import Kept
 from fewbits.planner.capture.products import aligned, shape_of
 
 
@@ -35,7 +36,8 @@ def layer_norm(node: Node) -> Draft:
         "normalization", [Use(x, names), *(Use(w, last) for w in affine)], names, shape, whole=set(last)
     )
     draft.flops *= 5
-    draft.saved = 2 * math.prod(shape[: rank - inner])
+    moments = 1 if operation(node) == "rms_norm" else 2
+    draft.saved = moments * math.prod(shape[: rank - inner])
     return draft
 
 
@@ -51,6 +53,9 @@ def group_norm(node: Node) -> Draft:
         whole=set(names[1:]),
     )
     draft.flops *= 5
+    channels = shape_of(x)[1]
+    groups = channels if operation(node) == "instance_norm" else argument(node, 1, "num_groups")
+    draft.saved = 2 * shape_of(x)[0] * int(str(groups))
     return draft
 
 
@@ -58,7 +63,8 @@ def batch_norm(node: Node) -> Draft:
     """Over the batch and the places, for each channel: pieces of a batch in training sum their moments."""
     x, *others = tensors(node)
     names: Names = ("b", "c", *axis_names(len(shape_of(x)))[2:]) if len(shape_of(x)) > 1 else ("c",)
-    draft = _drafted("normalization", [Use(x, names), *(Use(w, ("c",)) for w in others)], names, shape_of(x))
+    uses = [Use(x, names), *(Use(w, ("c",), kept=False) for w in others)]  # moments so far are the model's
+    draft = _drafted("normalization", uses, names, shape_of(x))
     draft.whole = {name for name in draft.extents if name not in {"b", "c"}}
     draft.flops *= 5
     draft.saved = 2 * draft.extents.get("c", 1)
@@ -72,8 +78,9 @@ def softmax(node: Node) -> Draft:
     (x, *_) = tensors(node)
     shape, names = shape_of(x), axis_names(len(shape_of(x)))
     along = names[int(str(argument(node, 1, "dim"))) % len(shape)]
-    draft = _drafted("softmax", [Use(x, names)], names, shape, whole={along})
+    draft = _drafted("softmax", [Use(x, names, kept=False)], names, shape, whole={along})
     draft.flops *= 5
+    draft.keeps_output = True
     return draft
 
 
@@ -88,7 +95,7 @@ def cross_entropy(node: Node) -> Draft:
     draft = _drafted(
         "softmax",
         [
-            Use(x, names),
+            Use(x, names, kept=False),
             Use(target, names if shape_of(target) == shape else samples),
             *(Use(w, ("v",)) for w in weight),
         ],
@@ -96,7 +103,9 @@ def cross_entropy(node: Node) -> Draft:
         out,
         whole={"v"},
     )
-    draft.flops, draft.saved = 5.0 * math.prod(shape), math.prod(shape)
+    draft.flops = 5.0 * math.prod(shape)
+    if operation(node) == "cross_entropy_loss":
+        draft.saved = math.prod(shape)  # logarithms of probabilities, which the others are given
     return draft
 
 
@@ -113,7 +122,7 @@ def loss(node: Node) -> Draft:
     given = tensors(node)
     shape, out = shape_of(given[0]), extents(node)[0]
     names = axis_names(len(shape))
-    uses = [Use(x, aligned(shape_of(x), names, shape)) for x in given]
+    uses = [Use(x, aligned(shape_of(x), names, shape), kept=False) for x in given]
     draft = _drafted("elementwise", uses, names if out == shape else (), out)
     draft.flops, draft.saved = 2.0 * math.prod(shape), 2 * math.prod(shape)
     return draft
@@ -135,27 +144,30 @@ def pooling(node: Node) -> Draft:
     draft = Draft("elementwise", [Use(x, names, halos)], [names for _ in extents(node)], {})
     draft.whole = set(places) if adaptive else set()
     draft.run_along(out, names)
-    draft.flops, draft.saved = float(math.prod(given)), math.prod(out)
+    draft.flops = float(math.prod(given))
+    if "max_pool" in str(node.target):
+        draft.saved = 2 * math.prod(out)  # places, of 64 bits
     return draft
 
 
-def elementwise(node: Node) -> Draft:
+def elementwise(node: Node, kept: Kept) -> Draft:
     """Each value from the values at its place."""
     out = extents(node)[0]
     names = axis_names(len(out))
     dims: Names = tuple(name if n > 1 else None for name, n in zip(names, out, strict=True))
-    return _drafted(
-        "elementwise", [Use(x, aligned(shape_of(x), dims, out)) for x in tensors(node)], dims, out
-    )
+    uses = [Use(x, aligned(shape_of(x), dims, out), kept=x in kept.read) for x in tensors(node)]
+    draft = _drafted("elementwise", uses, dims, out)
+    draft.saved, draft.keeps_output = kept.own, kept.made
+    return draft
 
 
 def reduction(node: Node) -> Draft:
     """Sums leave sums; any other reduction keeps its axes whole."""
     x, *others = tensors(node)
     if others:
-        return elementwise(node)  # the larger of two tensors
+        return elementwise(node, Kept((x, *others)))  # the larger of two tensors
     shape, rank = shape_of(x), len(shape_of(x))
-    name = str(node.target).split(".")[1]
+    name = operation(node)
     given = argument(node, 2 if name in {"norm", "linalg_vector_norm"} else 1, "dim")
     dims = given if isinstance(given, (list, tuple)) else [given]
     # var(True) and std(True) have a bool there: whether they are unbiased.
@@ -167,14 +179,22 @@ def reduction(node: Node) -> Draft:
     additive = name in {"sum", "mean"}
     draft = _drafted(
         "elementwise",
-        [Use(x, names)],
+        [Use(x, names, kept=name in _FROM_VALUES and len(extents(node)) == 1)],
         output,
         extents(node)[0],
         set() if additive else {names[i] for i in gone},
     )
     draft.outputs = [output for _ in extents(node)]
     draft.flops = float(math.prod(shape))
+    draft.keeps_output = draft.uses[0].kept and name != "var"
+    draft.saved = 2 * math.prod(extents(node)[0]) * (len(extents(node)) - 1)  # places, of 64 bits
     return draft
+
+
+# Reductions whose derivative takes the values that were reduced.
+_FROM_VALUES = frozenset(
+    ("amax", "amin", "linalg_vector_norm", "logsumexp", "max", "min", "norm", "prod", "std", "var")
+)
 
 
 def lstm(node: Node) -> Draft | None:
@@ -199,8 +219,15 @@ def lstm(node: Node) -> Draft | None:
     draft.run_along(shape_of(x), names)
     tokens = math.prod(shape_of(x)[:2])
     draft.flops = 2.0 * tokens * sum(math.prod(shape_of(w)) for w in weights if len(shape_of(w)) > 1)
-    draft.saved = 6 * math.prod(out) * (len(weights) // 4 or 1)  # gates and cells of each layer
+    directions = 2 if argument(node, 7, "bidirectional") else 1
+    cells = int(str(argument(node, 4, "num_layers"))) * directions
+    gates, kept = _RECURRENT[operation(node)]
+    draft.saved = kept * tokens * (shape_of(weights[0])[0] // gates) * cells
     return draft
+
+
+# Gates of a cell, and what a fused one keeps of each step: its gates and its states before and after.
+_RECURRENT = {"lstm": (4, 6), "gru": (3, 6), "rnn_tanh": (1, 1), "rnn_relu": (1, 1)}
 
 
 OTHERS: dict[str, Callable[[Node], Draft | None]] = {

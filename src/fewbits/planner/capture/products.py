@@ -174,7 +174,9 @@ def embedding(node: Node) -> Draft:
     weight, indices = tensors(node)
     leading = leading_names(len(shape_of(indices)))
     names = tuple("i" if name == "v" else name for name in leading)
-    draft = Draft("embedding", [Use(weight, ("v", "d")), Use(indices, names)], [(*names, "d")], {})
+    draft = Draft(
+        "embedding", [Use(weight, ("v", "d")), Use(indices, names, kept=False)], [(*names, "d")], {}
+    )
     draft.run_along(extents(node)[0], draft.outputs[0])
     draft.run_along(shape_of(weight), ("v", "d"))
     return draft

@@ -15,6 +15,7 @@ from torch.fx import Node
 from fewbits.planner.capture.arguments import argument, extents, in_place, operation, tensors
 from fewbits.planner.capture.draft import Draft, Names, Use
 from fewbits.planner.capture.indexing import INDEXING
+from fewbits.planner.capture.kept import Kept, KeptOfLayer, pointwise, storage
 from fewbits.planner.capture.others import (
     OTHERS,
     POINTWISE,
@@ -52,6 +53,8 @@ class Walk:
         self.warnings: list[str] = []
         self.values: dict[Node, Value | tuple[Value, ...]] = {}
         self.steps: dict[Node, Step] = {}
+        self._kept: list[KeptOfLayer] = []  # of each layer
+        self._kept_inputs: set[Node] = set()  # what operations value by value keep of no layer
         self._names: dict[str, int] = {}
         self._written: dict[Node, Value] = {}  # what stands where an operation wrote
         self._shapes: dict[str, tuple[int, ...]] = {}  # of parameters
@@ -60,6 +63,10 @@ class Walk:
         self._root, self._unrunnable = root, why_not_run(program)
         for node in program.graph.nodes:
             self._visit(node)
+        for i, kept in enumerate(self._kept):
+            layer = self.layers[i]
+            beside, keeps_output = kept.beside(math.prod(layer.output.shape))
+            self.layers[i] = dataclasses.replace(layer, saved=layer.saved + beside, keeps_output=keeps_output)
 
     @property
     def graph(self) -> Graph:
@@ -128,7 +135,7 @@ class Walk:
         elif (name in POINTWISE or name in {"cat", "stack"}) and self._join(node, name, read):
             pass
         elif name in POINTWISE:
-            self._layer(node, elementwise(node))
+            self._layer(node, elementwise(node, pointwise(node, self._has_gradient)))
         else:
             known = _KNOWN.get(name)
             draft = known(node) if known else None
@@ -150,6 +157,11 @@ class Walk:
         return bool(shape) and any(
             v.batch[:1] == (True,) and v.shape[0] == shape[0] and len(v.shape) == len(shape) for v in firsts
         )
+
+    def _has_gradient(self, node: Node) -> bool:
+        value = self.value(node)
+        trained = bool(value.parameter) and value.parameter not in self._frozen
+        return node.meta["val"].is_floating_point() and (trained or value.source is not None)
 
     def _write_part(self, node: Node, read: list[Node]) -> None:
         """Make a layer of the whole tensor of which an operation writes a part."""
@@ -191,13 +203,24 @@ class Walk:
             return False
         self.values[node] = dataclasses.replace(made[0], shape=shape, axes=axes)
         self.steps[node] = Step(source, tuple(reads), (dims,), whole=False)
+        kept = Kept() if joint else pointwise(node, self._has_gradient)
         self.layers[source] = dataclasses.replace(
             layer,
             weights=(*layer.weights, *weights),
-            saved=layer.saved + (math.prod(shape) if name in _KEEPS else 0),
+            saved=layer.saved + kept.own + self._keep(source, node, kept),
             flops=layer.flops + (0 if layer.product else math.prod(shape)),
         )
         return True
+
+    def _keep(self, layer: int, node: Node, kept: Kept) -> int:
+        """Note what an operation of a layer keeps of it; return the values that come from outside."""
+        if kept.made:
+            self._kept[layer].inside.add(storage(node))
+        before = {storage(x): self.value(x) for x in kept.read}
+        self._kept[layer].inside.update(x for x, value in before.items() if value.source is not None)
+        given = {x for x, value in before.items() if value.outside} - self._kept_inputs
+        self._kept_inputs |= given
+        return sum(math.prod(shape_of(x)) for x in given)
 
     def _unknown(self, node: Node, name: str, read: list[Node]) -> Draft:
         """Plan what is not known as replicated, or as split by its leading axis if that is the batch."""
@@ -226,6 +249,8 @@ class Walk:
 
     def _layer(self, node: Node, draft: Draft) -> None:
         made = self._added(node, draft, extents(node))
+        if draft.keeps_output:
+            self._kept[-1].inside.add(node)
         reads = tuple(_real(use.dims, draft) for use in draft.uses)
         self.steps[node] = Step(
             len(self.layers) - 1, reads, tuple(_real(one, draft) for one in draft.outputs)
@@ -243,8 +268,12 @@ class Walk:
                 weights.append(self._weight(value, _real(use.dims, draft)))
                 continue
             if value.source is not None:
+                if use.kept:
+                    self._kept[value.source].outside.add(storage(use.node))
                 self.edges.append(Edge(value.source, index, len(inputs), _edge(value, self.layers)))
-            inputs.append(Operand(use.node.name, value.shape, _real(use.dims, draft), use.halos))
+            inputs.append(
+                Operand(use.node.name, value.shape, _real(use.dims, draft), use.halos, kept=use.kept)
+            )
         space = tuple(
             Dimension(name, extent, name not in draft.whole)
             for name, extent in draft.extents.items()
@@ -269,6 +298,7 @@ class Walk:
                 tuple(Operand("moments", shape, _real(one, draft)) for shape, one in draft.statistics),
             )
         )
+        self._kept.append(KeptOfLayer())
         if draft.warning:
             own = draft.warning.partition(":")[0] == name
             self.warnings.append(draft.warning if own else f"{name}: {draft.warning}")
@@ -313,24 +343,6 @@ _LAYERS = frozenset(
     for name, made in OTHERS.items()
     if made in {layer_norm, group_norm, batch_norm, softmax, pooling, lstm}
 )  # of what is known, the layers that networks begin with
-_KEEPS = frozenset(
-    (
-        *(
-            "celu",
-            "cos",
-            "div",
-            "dropout",
-            "elu",
-            "exp",
-            "gelu",
-            "hardswish",
-            "hardtanh",
-            "leaky_relu",
-            "log",
-        ),
-        *("log_sigmoid", "mish", "mul", "pow", "prelu", "rsqrt", "silu", "sin", "softplus", "sqrt", "where"),
-    )
-)  # whose backward pass needs what the layer made, which nothing else keeps
 
 
 def _sumless(layer: Layer) -> bool:

@@ -92,7 +92,7 @@ class Builder:
 
     def mean(self, name: str, x: Tensor) -> Tensor:
         """Take the mean over h and w of (b, c, h, w)."""
-        own = Operand("input", x.shape, ("b", "c", "h", "w"))
+        own = Operand("input", x.shape, ("b", "c", "h", "w"), kept=False)
         out = Operand("output", x.shape[:2], ("b", "c"))
         return self._add(
             Layer(name, "elementwise", _space("bchw", x.shape), float(prod(x.shape)), (own,), (), out), [x]
@@ -132,7 +132,7 @@ class Builder:
     def add(self, name: str, x: Tensor, y: Tensor) -> Tensor:
         """Add two tensors of one shape."""
         names = _NAMES[len(x.shape)]
-        own = [Operand(n, x.shape, names) for n in ("input", "other")]
+        own = [Operand(n, x.shape, names, kept=False) for n in ("input", "other")]
         out = Operand("output", x.shape, names)
         return self._add(
             Layer(name, "elementwise", _space(names, x.shape), float(prod(x.shape)), tuple(own), (), out),
@@ -144,7 +144,7 @@ class Builder:
         b, _, h, w = parts[0].shape
         shape = (b, sum(part.shape[1] for part in parts), h, w)
         names = ("b", None, "h", "w")
-        own = tuple(Operand(f"input {i}", part.shape, names) for i, part in enumerate(parts))
+        own = tuple(Operand(f"input {i}", part.shape, names, kept=False) for i, part in enumerate(parts))
         layer = Layer(
             name, "concatenation", _space("bhw", (b, h, w)), 0.0, own, (), Operand("output", shape, names)
         )
@@ -161,7 +161,7 @@ class Builder:
             "embedding",
             _space("bsnv", (*samples, features, vocabulary)),
             float(prod(samples) * features),
-            (Operand("tokens", samples, ("b", "s")),),
+            (Operand("tokens", samples, ("b", "s"), kept=False),),
             (Operand("weight", (vocabulary, features), ("v", "n")),),
             Operand("output", (*samples, features), ("b", "s", "n")),
         )
