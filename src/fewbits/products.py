@@ -35,7 +35,7 @@ def call_flops(func: Any, args: Any, kwargs: Any, result: Any) -> float | None:
     if len(sparse) > 1:
         return None  # it depends on which values meet
     for x in sparse:  # each value takes the same share, on whichever side the matrix stands
-        flops = flops * _values(x) / max(x.numel(), 1)
+        flops = flops * stored_values(x) / max(x.numel(), 1)
     complex_ = any(x.is_complex() for x in tree_leaves((args, result)) if isinstance(x, torch.Tensor))
     return flops * (product_flop(torch.complex64) / 2 if complex_ else 1)
 
@@ -45,8 +45,10 @@ def product_flop(dtype: torch.dtype) -> int:
     return 8 if dtype.is_complex else 2
 
 
-def _values(x: torch.Tensor) -> int:
-    """Return how many values of a sparse tensor are there."""
+def stored_values(x: torch.Tensor) -> int:
+    """Return how many values of a tensor are there: of a sparse one those that it holds."""
+    if x.layout not in _LAYOUTS:
+        return x.numel()
     return (x._values() if x.layout == torch.sparse_coo else x.values()).numel()
 
 
@@ -116,6 +118,9 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     # Whole where autograd does not take them apart: below it, as of packed operands, and in inference mode.
     "aten::matmul": _times,
     "aten::linear": _times,
+    # Their namesakes that make a new tensor are in PyTorch's registry.
+    "aten::addmm_": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::baddbmm_": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
     "aten::addmv": lambda args, result: 2 * args[1].numel(),
     "aten::addmv_": lambda args, result: 2 * args[1].numel(),
     "aten::addbmm": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],

@@ -70,6 +70,26 @@ def test_frozen_weights_have_no_gradient() -> None:
     assert found.bit_products == 16 * 16 * 16 * (2 * 32 * 32 + 4.25 * 4.25 + 32 * 32)
 
 
+def test_products_added_in_place_ask_for_gradients_of_their_factors() -> None:
+    """The weight is trained, and what it multiplies is a sample."""
+
+    class Adds(nn.Module):
+        def __init__(self, in_place: bool) -> None:
+            super().__init__()
+            self.weight, self.in_place = nn.Parameter(torch.ones(16, 2)), in_place
+
+        def forward(self, x: Tensor) -> Tensor:
+            start = torch.zeros(16, 2)
+            return start.addmm_(x, self.weight) if self.in_place else torch.addmm(start, x, self.weight)
+
+    plain, in_place = (
+        energy_proxy(replace(small.task(), create=lambda seed, i=i: Adds(i)), recipe("fp32")) for i in (0, 1)
+    )
+    assert in_place == plain
+    assert plain is not None
+    assert plain.bit_products == 2 * 16 * 16 * 2 * 32 * 32  # forward, and the gradient of the weight
+
+
 def test_formats_that_change_are_not_counted() -> None:
     assert energy_proxy(small.task(), RECIPES["muppet"]) is None
 

@@ -81,6 +81,9 @@ LSTM = torch.nn.LSTM(4, 8)
     [
         (lambda: torch.addmv(torch.ones(4), A[0], B[0, :, 0]), "aten::addmv", 2 * 4 * 5, "float32"),
         (lambda: torch.addbmm(torch.ones(4, 6), A, B), "aten::addbmm", 2 * 3 * 4 * 5 * 6, "float32"),
+        (lambda: torch.ones(4, 6).addmm_(A[0], B[0]), "aten::addmm_", 2 * 4 * 5 * 6, "float32"),
+        (lambda: torch.ones(3, 4, 6).baddbmm_(A, B), "aten::baddbmm_", 2 * 3 * 4 * 5 * 6, "float32"),
+        (lambda: torch.ones(4).addmv_(A[0], B[0, :, 0]), "aten::addmv_", 2 * 4 * 5, "float32"),
         (lambda: torch._int_mm(INT8, INT8), "aten::_int_mm", 2 * 32**3, "int8"),
         (
             lambda: torch._weight_int8pack_mm(EYE[:4].bfloat16(), INT8, EYE[0].bfloat16()),
@@ -289,6 +292,9 @@ ROWS, VALUES = torch.tensor([1, 5]), torch.ones(2, 3)
         (lambda x: x.index_put_((ROWS,), VALUES, accumulate=True), "aten::index_put_", 24 + 16 + 24, 24),
         (lambda x: x.scatter_(0, ROWS[:, None], VALUES), "aten::scatter_", 16 + 24, 8),
         (lambda x: x.scatter_add_(0, ROWS[:, None], VALUES), "aten::scatter_add_", 8 + 16 + 24, 8),
+        (lambda x: x.put_(ROWS, VALUES[0, :2]), "aten::put_", 16 + 8, 8),
+        (lambda x: x.put_(ROWS, VALUES[0, :2], accumulate=True), "aten::put_", 8 + 16 + 8, 8),
+        (lambda x: torch.embedding_renorm_(x, ROWS, 1.0, 2.0), "aten::embedding_renorm_", 24 + 16, 24),
         (lambda x: x.index_add(0, ROWS, VALUES), "aten::index_add", 4 * 3000 + 16 + 24, 4 * 3000),
     ],
 )
@@ -297,6 +303,49 @@ def test_what_scatters_touches_only_a_part_of_the_table(job: Any, name: str, rea
     found = counted(lambda: job(table))[name]
     assert (found.read_bytes, found.written_bytes) == (read, written)
     assert found.flops == (3000 if name == "aten::index_add" else written // 4)
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "read", "values"),
+    [
+        (lambda x: functional.embedding(ROWS, x), "aten::embedding", 24 + 16, 6),
+        (lambda x: x[ROWS], "aten::index", 24 + 16, 6),
+        (lambda x: x.index_select(0, ROWS), "aten::index_select", 24 + 16, 6),
+        (lambda x: x.gather(0, ROWS[:, None]), "aten::gather", 8 + 16, 2),
+        (lambda x: x.take(ROWS), "aten::take", 8 + 16, 2),
+        (
+            lambda x: functional.embedding_bag(ROWS.repeat(2), x, torch.tensor([0, 4]), mode="sum"),
+            "aten::_embedding_bag",  # or that name with an ending
+            4 * 12 + 4 * 8 + 2 * 8,
+            4 * 3,
+        ),
+    ],
+)
+@pytest.mark.parametrize("trained", [False, True])
+def test_what_looks_up_reads_only_a_part_of_the_table(
+    job: Any, name: str, read: int, values: int, trained: bool
+) -> None:
+    table = torch.zeros(1000, 3, requires_grad=trained)
+    (found,) = (count for at, count in counted(lambda: job(table)).items() if at.startswith(name))
+    assert (found.read_bytes, found.flops) == (read, values)
+
+
+def test_lists_of_tensors_have_an_operation_for_each_value_of_all() -> None:
+    many = [torch.ones(100) for _ in range(50)]
+    assert counted(lambda: torch._foreach_mul_(many, 2.0))["aten::_foreach_mul_"].flops == 5000
+    assert counted(lambda: torch._foreach_add(many, many))["aten::_foreach_add"].flops == 5000
+    assert counted(lambda: torch.cat(many))["aten::cat"].flops == 5000
+    parameters = [torch.ones(100, requires_grad=True) for _ in range(5)]
+    optimizer = torch.optim.AdamW(parameters, fused=True)
+    for p in parameters:
+        p.grad = torch.ones(100)
+    assert counted(optimizer.step)["aten::_fused_adamw_"].flops == 500
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+def test_of_a_sparse_tensor_values_that_are_there_count() -> None:
+    for sparse in (EYE.to_sparse(), EYE.to_sparse_csr()):
+        assert counted(lambda sparse=sparse: sparse * 2)["aten::mul"].flops == 32
 
 
 def test_only_a_conversion_to_fewer_bits_narrows() -> None:

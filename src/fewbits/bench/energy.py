@@ -25,7 +25,7 @@ from fewbits.records import EnergyProxy
 from fewbits.train import Task
 
 _FORWARD = (("forward_activation", "forward_weight"),)
-_ADDING = ("addmm", "baddbmm", "addbmm", "addmv")
+_ADDING = ("addmm", "baddbmm", "addbmm", "addmv", "_sparse_addmm", "sparse_sampled_addmm")
 _BACKWARD = (("dw_activation", "dw_gradient"), ("dx_gradient", "dx_weight"))
 
 
@@ -105,7 +105,7 @@ def _bits(recipe: Recipe, role: str) -> float:
 
 def _factors(func: Any, args: Any) -> Any:
     """Return the two operands of a product: of those that add to something, the two behind it."""
-    start = int(func._schema.name.removeprefix("aten::") in _ADDING)
+    start = int(func._schema.name.removeprefix("aten::").removesuffix("_") in _ADDING)  # in place too
     return (*args[start : start + 2], None, None)[:2]
 
 

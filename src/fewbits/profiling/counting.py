@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fewbits.errors import ArgumentError
-from fewbits.products import call_flops
+from fewbits.products import call_flops, stored_values
 
 Shapes = tuple[tuple[int, ...], ...]
 Key = tuple[str, Shapes]
@@ -35,7 +35,9 @@ _ONLY_WRITE = {
     f"aten::{name}" for name in ("copy_", "fill_", "zero_", "normal_", "uniform_", "random_", "bernoulli_")
 }
 # Of the first operand they read no more than they return.
-_TAKE_PART = {f"aten::{name}" for name in ("embedding", "index", "index_select", "gather")}
+_TAKE_PART = {f"aten::{name}" for name in ("embedding", "index", "index_select", "gather", "take")}
+# Of the first operand they read a row for each index.
+_SUM_ROWS = ("aten::_embedding_bag", "aten::_embedding_bag_forward_only")
 # They write to a part of the first operand, and where they add to it, they read that part.
 _INTO_ROWS = ("index_add_", "index_copy_", "index_fill_", "index_reduce_")  # operand, axis, index
 _INTO_VALUES = ("scatter_", "scatter_add_", "scatter_reduce_")  # operand, axis, index of each value
@@ -117,7 +119,8 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
 
     Bytes are those of operands and results as they lie in memory: of packed operands the packed ones, of an
     expanded tensor those that are there. FLOPs of products are those of `fewbits.products`; of what is no
-    product, one for each value.
+    product, one for each value of the largest operand or result, where a list of tensors is one and where
+    what is not touched does not count.
 
     Raises:
         ArgumentError: a tensor is on another device than the CPU.
@@ -126,13 +129,14 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
     operands, results = list(_tensors((args, kwargs))), list(_tensors(result))
     refuse_devices((*operands, *results))
     reads = sum(map(_memory, operands))
-    writes, part = sum(map(_memory, results)), _written_part(name, args, kwargs)
+    writes = sum(map(_memory, results))
+    part, looked_up = _written_part(name, args, kwargs), _looked_up(name, args, result)
     if name in _UNTOUCHED or func.is_view:
         reads = writes = 0.0
     elif name in _ONLY_WRITE:
         reads -= _memory(operands[0])
-    elif name in _TAKE_PART:
-        reads -= max(_memory(operands[0]) - writes, 0.0)
+    elif looked_up is not None:
+        reads -= max(_memory(operands[0]) - looked_up * operands[0].element_size(), 0.0)
     elif part is not None:
         reads -= _memory(operands[0]) - part[0] * operands[0].element_size()
         writes = part[1] * operands[0].element_size()
@@ -144,8 +148,13 @@ def count(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: A
             for x in _tensors(value)
         )
     product = call_flops(func, args, kwargs, result)
-    sizes = [x.numel() for x in (*operands, *results)] if part is None else [part[1]]
-    values = max(sizes, default=0) if reads + writes else 0
+    if part is not None:
+        values = part[1]
+    elif looked_up is not None:
+        values = looked_up
+    else:
+        made = result if isinstance(result, tuple) else (result,)
+        values = max(map(_values, (*args, *kwargs.values(), *made)), default=0) if reads + writes else 0
     floats = [x for x in operands if x.is_floating_point() or x.is_complex()]
     if product is not None and not floats and name.startswith("aten::"):
         floats = operands[:1]
@@ -186,6 +195,11 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     return (leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor))
 
 
+def _values(argument: Any) -> int:
+    """Return the values of an argument or a result: of a list those of all its tensors."""
+    return sum(map(stored_values, _tensors(argument)))
+
+
 def _memory(x: torch.Tensor) -> float:
     """Return the bytes that the values of a tensor take; those of an expanded axis lie there once.
 
@@ -203,6 +217,13 @@ def _memory(x: torch.Tensor) -> float:
     return float(math.prod(there) * x.element_size())
 
 
+def _looked_up(name: str, args: Any, result: Any) -> int | None:
+    """Return how many values of its first operand a look-up reads; None of others."""
+    if name in _SUM_ROWS:
+        return int(args[1].numel() * math.prod(args[0].shape[1:]))
+    return _values(result) if name in _TAKE_PART else None
+
+
 def _written_part(name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return how many values of its first operand a scattering operator reads and writes; None of others."""
     short = name.removeprefix("aten::")
@@ -212,6 +233,10 @@ def _written_part(name: str, args: Any, kwargs: Mapping[str, Any]) -> tuple[int,
         adds = short in ("index_add_", "index_reduce_")
     elif short in _INTO_VALUES:
         written, adds = args[2].numel(), short != "scatter_" or "reduce" in kwargs or len(args) > 4
+    elif short == "put_":  # operand, index, values, whether it adds
+        written, adds = args[1].numel(), bool(kwargs.get("accumulate", len(args) > 3 and args[3]))
+    elif short == "embedding_renorm_":  # operand, index: rows are read, and those too long written
+        written, adds = args[1].numel() * math.prod(args[0].shape[1:]), True
     elif short in _INTO_INDEXED:
         written = torch.ops.aten.index(args[0], args[1]).numel()
         adds = bool(kwargs.get("accumulate", len(args) > 3 and args[3]))
