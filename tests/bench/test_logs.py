@@ -446,6 +446,7 @@ def test_without_a_record_nothing_is_believed(logs: Path) -> None:
     (logs / CONFIG).unlink()
     (check,) = check_logs(logs)
     assert "config.json cannot be read, so that what ran is not known" in check.problems[0]
+    assert (check.official, check.reason) == ("", "needs config.json, which cannot be read")
 
 
 def test_an_empty_folder_has_no_logs(tmp_path: Path) -> None:
@@ -457,7 +458,7 @@ def test_without_the_official_checker_ours_looks_alone(logs: Path, monkeypatch: 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     rewrite(logs / "result_0.txt", repeated_seed)
     (check,) = check_logs(logs)
-    assert check.official == ""
+    assert (check.official, check.reason) == ("", "comes with pip install 'fewbits[bench]'")
     assert "seed 1 is repeated; each run needs a seed of its own" in check.problems
     with pytest.raises(MissingDependencyError, match=r"pip install 'fewbits\[bench\]'"):
         check_loggable()

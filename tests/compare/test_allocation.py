@@ -2,12 +2,12 @@
 
 from fractions import Fraction
 from itertools import product
-from math import inf, nan
+from math import inf, isfinite, nan
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fewbits.compare.allocation import Choice, allocate
+from fewbits.compare.allocation import Choice, allocate, allocate_within
 
 choices = st.lists(st.tuples(st.integers(1, 30), st.floats(0, 8)), min_size=0, max_size=4).map(
     lambda found: [Choice(40, 0.0), *(Choice(*pair) for pair in found)]
@@ -50,6 +50,37 @@ def test_noise_without_a_bound_hides_no_other_and_a_bound_of_nan_allows_none() -
     tensors = [[Choice(40, 0.0), Choice(9, 1e300), Choice(8, inf), Choice(20, 1.0)]] * 2
     assert allocate(tensors, 2.0) == [3, 3]
     assert allocate(tensors, nan) == [0, 0]
+
+
+@given(
+    st.lists(
+        st.lists(
+            st.tuples(st.integers(1, 30), st.floats(0, 8) | st.sampled_from([0.0, inf, nan])),
+            min_size=1,
+            max_size=4,
+        ).map(lambda found: [Choice(*pair) for pair in found]),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(0, 90),
+)
+def test_noise_without_a_bound_is_taken_as_seldom_as_can_be(tensors: list[list[Choice]], spare: int) -> None:
+    most = sum(min(c.bytes for c in of) for of in tensors) + spare
+
+    def judged(chosen: tuple[int, ...]) -> tuple[int, float]:
+        noise = [of[k].noise for of, k in zip(tensors, chosen, strict=True)]
+        return sum(not isfinite(n) for n in noise), sum(n for n in noise if isfinite(n))
+
+    every = product(*(range(len(of)) for of in tensors))
+    best = min(judged(c) for c in every if cost_bytes(tensors, c) <= most)
+    found = tuple(allocate_within(tensors, most))
+    assert cost_bytes(tensors, found) <= most
+    assert judged(found)[0] == best[0]
+    assert judged(found)[1] <= best[1] + 1e-9
+
+
+def cost_bytes(tensors: list[list[Choice]], chosen: tuple[int, ...]) -> int:
+    return sum(of[k].bytes for of, k in zip(tensors, chosen, strict=True))
 
 
 @given(st.lists(st.tuples(st.integers(1, 30), st.floats(0, 8)), max_size=6), st.floats(0, 8))

@@ -14,7 +14,7 @@ from torch import nn
 
 import fewbits as fb
 from fewbits.cli import main as cli
-from fewbits.compare.checkpoint import measure_checkpoint
+from fewbits.compare.checkpoint import decibels, measure_checkpoint
 from fewbits.compare.sensitivity import Probe, sensitivities
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast
@@ -173,6 +173,30 @@ def test_a_format_in_which_a_weight_overflows_does_not_measure_it() -> None:
     nn.init.constant_(model.weight, 1e5)
     found = sensitivities(Probe(model, [x]), {"weight": (4, 4)}, [parse("fp16"), parse("mx4")], "floor")
     assert math.isfinite(found["weight"])
+
+
+def test_outputs_that_are_all_zero_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4, bias=False))
+    nn.init.zeros_(model[1].weight)
+    probe, shapes = Probe(model, [torch.ones(2, 4)]), {"0.weight": (4, 4)}
+    with pytest.raises(DataError, match="outputs are all zero before anything is rounded"):
+        sensitivities(probe, shapes, [parse("mx4")], "floor")
+    assert probe.noise(probe.outputs(), {"0.weight": parse("mx4")}, "floor") == 0  # bit for bit the same
+    nn.init.ones_(model[1].weight)
+    assert sensitivities(probe, shapes, [parse("mx4")], "floor")["0.weight"] > 0
+
+
+def test_outputs_that_become_nan_are_not_taken_for_exact() -> None:
+    class Cancels(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)  # FP16 makes infinity of the weights
+            return y - y + 1.0
+
+    model = Cancels(4, 4, bias=False)
+    nn.init.constant_(model.weight, 1e5)
+    probe = Probe(model, [torch.ones(2, 4)])
+    noise = probe.noise(probe.outputs(), {"weight": parse("fp16")}, "floor")
+    assert decibels(noise) == -math.inf
 
 
 def test_the_model_is_what_it_was_after_it_was_measured(place: Path) -> None:

@@ -56,5 +56,5 @@ CHECKS = [
     LogCheck(
         "measured/logs/fp32", ("result_0.txt", "result_1.txt"), (), "mlperf-logging 4.1.68, ruleset 6.1.0"
     ),
-    LogCheck("measured/logs/mxfp6", ("result_0.txt",), ("result_0.txt: wrong",), ""),
+    LogCheck("measured/logs/mxfp6", ("result_0.txt",), ("result_0.txt: wrong",), "", "comes in spring"),
 ]

@@ -52,6 +52,13 @@ def test_one_seed_marks_nothing_and_says_why() -> None:
     assert j.narrowest_sentence(scores) == ""
 
 
+def test_a_model_of_ones_own_is_not_told_to_take_seeds() -> None:
+    scores = [replace(s, task="module:function", metric="loss") for s in fake.tasks(1)]
+    said = "The model has one set of weights, and no difference here is evidence."
+    assert j.evidence_of(scores) == said
+    assert "paired over 3 seeds" in j.evidence_of([replace(s, metric="loss") for s in fake.tasks()])
+
+
 def test_the_sentences_say_how_many_seeds_it_takes_and_name_the_narrowest_format() -> None:
     scores = j.by_task(fake.tasks())["bytes"]
     assert "paired over 3 seeds" in j.evidence_of(scores)

@@ -41,12 +41,16 @@ def check_logs(folder: Path, *, progress: Progress | None = None) -> list[LogChe
 
 def _check(folder: Path, progress: Progress | None) -> LogCheck:
     paths = sorted(folder.glob("result_*.txt"))
-    config, problems, official, logs = None, [], "", []
+    config, problems, official, reason, logs = None, [], "", "", []
     try:
         config = read_config(folder / CONFIG)
     except FewbitsError as error:
         problems.append(str(error))
-    if config is not None and importlib.util.find_spec("mlperf_logging") is not None:
+    if importlib.util.find_spec("mlperf_logging") is None:
+        reason = "comes with pip install 'fewbits[bench]'"
+    elif config is None:
+        reason = f"needs {CONFIG}, which cannot be read"
+    else:
         official = f"mlperf-logging {version('mlperf-logging')}, ruleset {RULESET}"
     for i, path in enumerate(paths):
         try:
@@ -62,7 +66,7 @@ def _check(folder: Path, progress: Progress | None) -> LogCheck:
             progress(f"checking {folder.name}", i + 1, len(paths))
     if config is not None:
         problems = [*folder_problems(logs, config), *problems]
-    return LogCheck(str(folder), tuple(path.name for path in paths), tuple(problems), official)
+    return LogCheck(str(folder), tuple(path.name for path in paths), tuple(problems), official, reason)
 
 
 def official_problems(path: Path, log: Log, config: Mapping[str, Any]) -> list[str]:

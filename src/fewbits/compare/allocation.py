@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import inf
+from math import inf, isfinite
 
 from fewbits.compare.knapsack import least
 from fewbits.errors import ArgumentError
@@ -51,6 +51,8 @@ def _units(noise: float, most: float) -> int:
 def allocate_within(tensors: Sequence[Sequence[Choice]], most_bytes: int) -> list[int]:
     """Choose one way to store each tensor: the least noise in total that fits into the bytes.
 
+    Noise without bound, infinite or NaN, is taken where nothing else fits, and as seldom as can be.
+
     Args:
         tensors: the choices of each tensor.
         most_bytes: the bound on the sum of their bytes.
@@ -64,4 +66,7 @@ def allocate_within(tensors: Sequence[Sequence[Choice]], most_bytes: int) -> lis
     fewest = sum(min(choice.bytes for choice in choices) for choices in tensors)
     if fewest > most_bytes:
         raise ArgumentError(f"the smallest choices take {fewest} bytes, of which {most_bytes} are allowed")
-    return least([[(choice.bytes, choice.noise) for choice in choices] for choices in tensors], most_bytes)
+    bounded = [[choice.noise for choice in choices if isfinite(choice.noise)] for choices in tensors]
+    more = 2 * sum(max(noise, default=0.0) for noise in bounded) or 1.0  # than all that is bounded
+    pairs = [[(c.bytes, c.noise if isfinite(c.noise) else more) for c in choices] for choices in tensors]
+    return least(pairs, most_bytes)

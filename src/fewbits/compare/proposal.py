@@ -103,7 +103,7 @@ def _chosen(
     choices = [
         [
             Choice(t.stored_bytes, 0.0),
-            *(Choice(s.packed_bytes, weights[t.tensor] * _noise(s.error.qsnr_db)) for s in free[t.tensor]),
+            *(Choice(s.packed_bytes, _weighted(weights[t.tensor], s.error.qsnr_db)) for s in free[t.tensor]),
         ]
         for t in tensors
         if t.tensor in free
@@ -131,6 +131,12 @@ def _with(tensor: TensorSummary, scores: Sequence[TensorScore], choice: int) -> 
     score = scores[choice - 1]
     reason = f"{score.error.qsnr_db:.1f} dB at {score.bits_per_value:.4g} bits per value"
     return replace(tensor, proposed=score.format, proposed_bytes=score.packed_bytes, reason=reason)
+
+
+def _weighted(weight: float, qsnr_db: float) -> float:
+    """Return a contribution to the noise: none of what is exact, however much all else may change."""
+    noise = _noise(qsnr_db)
+    return weight * noise if noise else 0.0
 
 
 def _noise(qsnr_db: float) -> float:

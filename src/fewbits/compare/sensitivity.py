@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,8 @@ class Probe:
     def noise(self, exact: Sequence[Tensor], rounded: Mapping[str, Format], scale_rule: str) -> float:
         """Return the relative power of the change of the outputs if some weights are rounded.
 
+        It is infinite where outputs are NaN then, or change from nothing but zeros.
+
         Args:
             exact: the outputs of the unrounded model.
             rounded: formats of parameters, by name.
@@ -45,7 +47,9 @@ class Probe:
         pairs = [(new.double(), old.double()) for new, old in zip(outputs, exact, strict=True)]
         change = sum(float((new - old).square().sum()) for new, old in pairs)
         power = sum(float(old.square().sum()) for _, old in pairs)
-        return change / power if power else inf
+        if isnan(change):
+            return inf
+        return change / power if power else inf if change else 0.0
 
 
 def sensitivities(
@@ -70,7 +74,8 @@ def sensitivities(
         Ratios of relative powers by name; tensors that the model does not have are left out.
 
     Raises:
-        DataError: the model has none of them or one of another shape, or its outputs are not finite.
+        DataError: the model has none of them or one of another shape, or its outputs are not finite, or all
+            zero.
     """
     parameters = {n: p for n, p in probe.model.named_parameters(remove_duplicate=False) if n in shapes}
     if not parameters:
@@ -85,6 +90,11 @@ def sensitivities(
     exact = probe.outputs()
     if not all(bool(torch.isfinite(out).all()) for out in exact):
         raise DataError("the model's outputs are not finite before anything is rounded; check its inputs")
+    if not any(bool(out.any()) for out in exact):
+        raise DataError(
+            "the model's outputs are all zero before anything is rounded, and no noise is relative to them;"
+            " train it first, or check its inputs"
+        )
     ratios = {}
     for done, (name, parameter) in enumerate(parameters.items()):
         if progress is not None:

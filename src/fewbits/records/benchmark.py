@@ -113,4 +113,5 @@ class LogCheck:
     folder: str
     files: tuple[str, ...]
     problems: tuple[str, ...]
-    official: str  # which checker looked besides ours; "": none is installed
+    official: str  # which checker looked besides ours; "": none did
+    reason: str = ""  # why none did

@@ -145,6 +145,8 @@ def evidence_sentence(compared: Sequence[tuple[str, Evidence]], samples: str = "
 
 def evidence_of(scores: Sequence[TaskScore]) -> str:
     """Say what the marks of one task mean."""
+    if scores and scores[0].metric == "loss" and len(scores[0].values) == 1:  # a model of the user's own
+        return "The model has one set of weights, and no difference here is evidence."
     return evidence_sentence(
         [(s.format, s.evidence) for s in scores if s.format != "fp32"],
         scores[0].samples if scores else "seeds",

@@ -30,8 +30,8 @@ def logs_table(checks: Sequence[LogCheck]) -> RenderableType:
     who = [
         f"Checked by the official checker ({name}) with our configuration, and by our own rules."
         if name
-        else "Checked by our own rules alone: the official checker comes with pip install 'fewbits[bench]'."
-        for name in dict.fromkeys(check.official for check in checks)
+        else f"Checked by our own rules alone: the official checker {reason}."
+        for name, reason in dict.fromkeys((check.official, check.reason) for check in checks)
     ]
     rest = "in MLPerf's log format; no MLPerf results"
     return Group(Sheet(Heading("logs", rest), _CHECK_COLUMNS, checks), *map(Wrapped, who))
