@@ -96,6 +96,17 @@ def test_bad_input_of_compare_is_one_line(
     assert said in lines[0]
 
 
+def test_numbers_of_ranks_are_read_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "fewbits.compare.scaling.measured_rates", lambda codec, n: CodecRates(codec, 0.5, 0.5, 0.5)
+    )
+    words = ["scale", "--parameters", "1M", "--step-ms", "10", "--codecs", "mxfp4"]
+    written = tmp_path / "s.json"
+    assert run([*words, "--ranks", "1K,99999999999999999999", "--json", str(written)]) == 0
+    prediction = json.loads(written.read_text())["prediction"]
+    assert {s["ranks"] for s in prediction["steps"]} == {1000, 10**20 - 1}
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -105,7 +116,8 @@ def test_bad_input_of_compare_is_one_line(
         (["--codecs", "mxfp5"], "the nearest are"),
         (["--codecs", "fp16_compress"], "is a hook of torch's"),
         (["--ranks", "1"], "1 ranks; expected two or more"),
-        (["--ranks", "2.5"], "--ranks '2.5'; expected whole numbers"),
+        (["--ranks", "2.5"], "--ranks '2.5'; expected a whole number from 1 up, written as 64, 25.6M"),
+        (["--ranks", "8,1e3"], "--ranks '1e3'; expected a whole number from 1 up, written as 64, 25.6M"),
         (["--ranks", ""], "--ranks '' has no numbers"),
         (["--link", "0"], "a link of 0 Gbit/s"),
         (["--per-node", "4"], "no link within it"),

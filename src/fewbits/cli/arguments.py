@@ -280,7 +280,7 @@ def read_count(name: str, text: str) -> int:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGBT]?)", text.strip().upper())
     count = Fraction(0) if found is None else Fraction(found[1]) * units[found[2]]
     if count < 1 or count.denominator > 1:
-        raise ArgumentError(f"{name}={text!r}; expected a whole number from 1 up, as in 25.6M or 7B")
+        raise ArgumentError(f"{name}={text!r}; expected a whole number from 1 up, written as 64, 25.6M or 7B")
     return int(count)
 
 

@@ -15,7 +15,7 @@ from fewbits.cli.arguments import (
     provenance,
     read_codecs,
     read_count,
-    read_numbers,
+    read_list,
 )
 from fewbits.cli.kinds import Reads
 from fewbits.cli.paths import tables_console, write_report
@@ -75,9 +75,10 @@ def scale(
 
     for name in read_codecs(codecs, []):
         read(name)  # a wrong one is told before PyTorch is loaded
-    values, processes = read_count("parameters", parameters), read_numbers("ranks", ranks)
-    if any(not p.is_integer() for p in processes):
-        raise ArgumentError(f"ranks={ranks!r}; expected whole numbers, as in 2,64,1024")
+    values = read_count("parameters", parameters)
+    processes = [read_count("ranks", item) for item in read_list(ranks)]  # exactly: no float holds 10^20 - 1
+    if not processes:
+        raise ArgumentError(f"ranks={ranks!r} has no numbers; give some, as in 2,64,1024")
     from fewbits.compare import CODECS, predict_steps, read_rates
     from fewbits.report import scale_json, scale_page, scale_table
 
@@ -87,7 +88,7 @@ def scale(
             read_codecs(codecs, CODECS),
             parameters=values,
             compute_seconds=1e-3 * step_ms,
-            ranks=[int(p) for p in processes],
+            ranks=processes,
             gigabits=link,
             latency_us=latency_us,
             per_node=per_node,
