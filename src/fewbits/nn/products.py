@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from fewbits.kernels import ops
+from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn.layer_precision import LayerPrecision, Operand, goes_by_panels
-from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products_by_addition import product_by_addition
 from fewbits.nn.saved_activations import SavedActivation, Tensors, save_activation, save_beside_forward
 from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked

@@ -122,6 +122,42 @@ def test_values_too_small_for_units_of_bfloat16_are_multiplied_all_the_same() ->
     assert excess(fb.matmul(low, low.t(), "mxfp8_e5m2"), *rounded) <= 1
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_channel", "bf16"])
+@pytest.mark.parametrize("vectors", [1, 9, 64, 65, 513])
+def test_subnormal_bfloat16_values_count_however_many_vectors_there_are(name: str, vectors: int) -> None:
+    w = fb.quantize((normal(8, 64) * 2.0**100).bfloat16(), name)
+    x = (normal(vectors, 64, seed=1) * 2.0**-130).bfloat16().requires_grad_()
+    v = fb.fake_quantize(x.detach(), "mxint8")
+    low = fb.quantize((normal(8, 64) * 2.0**-127).bfloat16(), name)
+    big = fb.fake_quantize((normal(vectors, 64, seed=1) * 2.0**100).bfloat16(), "mxint8")
+    products = (
+        (fb.matvec(w, x), x, w),
+        (x @ w.t(), x, w),
+        ((w @ x.t()).t(), x, w),
+        (fb.matmul(x, w.t(), "mxint8"), v, w),
+        (fb.matmul(v, w.t()), v, w),
+        (fb.matmul(big, low.t(), "mxint8"), big, low),
+    )
+    for found, a, b in products:
+        assert found.dtype == torch.bfloat16
+        of_a, of_b = a.detach().double(), b.dequantize().double()
+        exact, bound = of_a @ of_b.t(), of_a.abs() @ of_b.abs().t()
+        assert bound.min() > 2.0**-40
+        # Two units: kernels hold values of real scales in float32, and dequantize() rounds them once.
+        assert ((found.double() - exact).abs() <= 2.0**-8 * (exact.abs() + bound) * 1.01).all()
+
+
+def test_subnormal_gradients_in_bfloat16_count_too() -> None:
+    w, x = fb.quantize((normal(8, 64) * 2.0**100).bfloat16(), "mxfp4"), torch.zeros(9, 64).bfloat16()
+    gradient = (normal(9, 8, seed=1) * 2.0**-130).bfloat16()
+    exact = gradient.double() @ w.dequantize().double()
+    bound = 2.0**-8 * (gradient.double().abs() @ w.dequantize().double().abs())
+    for product in (lambda v: fb.matvec(w, v), lambda v: fb.matmul(v, w.t(), "mxfp4")):
+        leaf = x.clone().requires_grad_()
+        (found,) = torch.autograd.grad(product(leaf), leaf, gradient)
+        assert ((found.double() - exact).abs() <= bound).all()
+
+
 def settings() -> tuple[Any, ...]:
     """Return what the whole process computes by."""
     return (

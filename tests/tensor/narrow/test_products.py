@@ -4,10 +4,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.autograd import forward_ad
 from torch.nn import functional
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
+from fewbits.kernels import force_backend
 from fewbits.tensor.narrow import products
 from tests import cases
 from tests.tensor.packed import packed, values
@@ -207,6 +209,79 @@ def test_a_product_under_autocast_has_the_dtype_that_torch_gives_it() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert (x @ q.t()).dtype == (x @ q.dequantize().t()).dtype == torch.bfloat16
     assert (x @ q.t()).dtype == torch.float32
+
+
+@pytest.mark.parametrize("backend", ["native", "portable"])
+@pytest.mark.parametrize("vectors", [3, 100])
+def test_matvec_and_matmul_give_the_same_bits_under_autocast(backend: str, vectors: int) -> None:
+    generator = torch.Generator().manual_seed(vectors)
+    x, w = torch.randn(vectors, 64, generator=generator), torch.randn(8, 64, generator=generator)
+    q, ternary = fb.quantize(w, "mxfp4"), fb.quantize(w, "ternary_channel")
+    calls: tuple[Product, ...] = (
+        lambda v, q: fb.matvec(q, v),
+        lambda v, q: fb.matvec(q, v, activation="int8_32"),
+        lambda v, _: fb.matvec(ternary, v, activation="int8_channel"),
+        lambda v, _: fb.matvec(w, v),
+        lambda v, q: fb.matmul(v, q.t()),
+        lambda v, q: fb.matmul(v, q.t(), "mxfp4"),
+        lambda v, q: fb.matmul(v, q.t(), "int8_channel"),
+        lambda v, _: fb.matmul(v, w.t(), "int8_channel"),
+        lambda v, _: fb.matmul(v, ternary.t(), "int8_channel"),
+        lambda v, _: fb.matmul(v, w.t()),
+    )
+    force_backend(backend)
+    try:
+        for call in calls:
+            leaf = x.clone().requires_grad_()
+            y = call(leaf, q)
+            (wanted,) = torch.autograd.grad(y.sum(), leaf)
+            with torch.autocast("cpu", torch.bfloat16):
+                found = call(leaf, q)
+                assert torch.equal(call(x, q), call(leaf, q))
+            assert found.dtype == torch.float32
+            assert torch.equal(found, y)
+            assert torch.equal(torch.autograd.grad(found.sum(), leaf)[0], wanted)
+    finally:
+        force_backend(None)
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")  # torch's own forward mode
+@pytest.mark.parametrize("backend", ["native", "portable"])
+def test_derivatives_of_operators_are_not_rounded_by_autocast(backend: str) -> None:
+    q, x = packed("ternary_channel", (8, 64)), torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    gradient = torch.randn(3, 8, generator=torch.Generator().manual_seed(2))
+    calls: tuple[Product, ...] = (
+        lambda v, q: fb.matvec(q, v),
+        lambda v, q: fb.matvec(q, v, activation="int8_32"),
+        lambda v, q: fb.matvec(q, v, activation="int8_channel"),
+        lambda v, q: fb.matmul(v, q.t().dequantize(), "mxfp4"),
+    )
+
+    def tangent(call: Product) -> torch.Tensor:
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(call(forward_ad.make_dual(x, x), q)).tangent
+
+    force_backend(backend)
+    try:
+        for call in calls:
+            leaf = x.clone().requires_grad_()
+            with torch.autocast("cpu", torch.bfloat16):
+                (found,) = torch.autograd.grad(call(leaf, q), leaf, gradient)
+                tangents = tangent(call)
+            assert torch.equal(found, torch.autograd.grad(call(leaf, q), leaf, gradient)[0])
+            assert torch.equal(tangents, tangent(call))
+    finally:
+        force_backend(None)
+
+
+@pytest.mark.parametrize("vectors", [3, 100])
+def test_compiled_products_keep_their_dtype_under_autocast(vectors: int) -> None:
+    q, x = packed("mxfp4", (8, 64)), torch.randn(vectors, 64, generator=torch.Generator().manual_seed(1))
+    w = torch.randn(64, 8, generator=torch.Generator().manual_seed(2))
+    for call in (lambda v: fb.matvec(q, v), lambda v: fb.matmul(v, w, "int8_channel")):
+        with torch.autocast("cpu", torch.bfloat16):
+            found = torch.compile(call, backend="aot_eager", fullgraph=True)(x)
+        torch.testing.assert_close(found, call(x), rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])

@@ -10,11 +10,13 @@ from fewbits.formats import Format
 from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.options import read_format
+from fewbits.kernels.ops import by_torch
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
 from fewbits.kernels.ops.memory import empty
+from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.kernels.ops.products import rows_of_a_batch
 from fewbits.kernels.ops.tensors import array, packed
 
@@ -30,7 +32,7 @@ def _plane_product(
     formats = read_format(format), read_format(activation)
     if not is_native(x):
         planes.check(*formats)
-        with exact_arithmetic():
+        with exact_arithmetic(), no_autocast(x):
             return portable.plane_product(x.float(), codes, scales, lines, *formats).to(x.dtype)
     y = empty((len(x), lines), torch.float32)
     weight = packed((codes, scales, None, None))
@@ -48,11 +50,11 @@ define(_plane_product, _empty_rows)
 
 
 def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    return gradient @ _weight(ctx), None, None
+    return by_torch.product(gradient, _weight(ctx)), None, None
 
 
 def _tangent(ctx: Any, tangent: torch.Tensor | None, *_: Any) -> torch.Tensor | None:
-    return None if tangent is None else tangent @ _weight(ctx).t()
+    return None if tangent is None else by_torch.product(tangent, _weight(ctx).t())
 
 
 def _weight(ctx: Any) -> torch.Tensor:

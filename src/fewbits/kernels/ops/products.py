@@ -13,13 +13,14 @@ from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import lent, products
 from fewbits.kernels.arrays.nm import zeros
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
-from fewbits.kernels.ops import by_triton, tensors
+from fewbits.kernels.ops import by_torch, by_triton, tensors
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.by_triton import Parts
 from fewbits.kernels.ops.derivatives import derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
 from fewbits.kernels.ops.memory import empty
+from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.kernels.ops.tensors import are_lent, array, is_lent, lent_parts, packed
 from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 
@@ -38,7 +39,7 @@ def _gemv(
     if not is_native(x):
         if sparsity is None and lines and by_triton.takes(x, read_format(format)):
             return by_triton.gemv(x, parts, read_format(format), lines)
-        with exact_arithmetic():
+        with exact_arithmetic(), no_autocast(x):
             return portable.gemv(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
     found = _lent_gemv(x, parts, format, sparsity, lines)
     if found is not None:
@@ -88,7 +89,7 @@ def _gemv_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | No
     if sparsity is not None:
         codes = torch.ops.fewbits.expand(codes, format, n, sparsity)
     weight = torch.ops.fewbits.dequantize(codes, *shared, format, (lines, n), 1, x.dtype)
-    return gradient @ weight, None, None, None, None
+    return by_torch.product(gradient, weight), None, None, None, None
 
 
 def _gemv_tangent(ctx: Any, tangent: torch.Tensor | None, *_: Any) -> torch.Tensor | None:
@@ -161,7 +162,7 @@ def _gemv_int8(
 ) -> torch.Tensor:
     parts = (codes, scales, shifts, outer)
     if not is_native(x):
-        with exact_arithmetic():
+        with exact_arithmetic(), no_autocast(x):
             return portable.gemv_int8(x.float(), parts, *_matrix(format, lines, sparsity)).to(x.dtype)
     found = _lent_gemv(x, parts, format, sparsity, lines, ACTIVATION)
     if found is not None:
@@ -194,7 +195,7 @@ def gemv_int8(
 
 def _bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if not is_native(a):
-        return a @ b
+        return by_torch.product(a, b)
     y = empty((len(a), b.shape[1]), torch.float32)
     products.bfloat16_product(array(a), array(b), out=array(y))
     return y
@@ -209,13 +210,13 @@ define(_bfloat16_product, _empty_product)
 
 def _product_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     a, b = ctx.saved_tensors
-    return gradient @ b.t(), a.t() @ gradient
+    return by_torch.product(gradient, b.t()), by_torch.product(a.t(), gradient)
 
 
 def _product_tangent(ctx: Any, of_a: torch.Tensor | None, of_b: torch.Tensor | None) -> torch.Tensor | None:
     a, b = ctx.saved_tensors
-    left: torch.Tensor | None = None if of_a is None else of_a @ b
-    right: torch.Tensor | None = None if of_b is None else a @ of_b
+    left = None if of_a is None else by_torch.product(of_a, b)
+    right = None if of_b is None else by_torch.product(a, of_b)
     if left is None or right is None:
         return right if left is None else left
     return left + right
@@ -260,7 +261,7 @@ def _rounded_product(
             return found
         with exact_arithmetic():
             of_a, of_b = _rounded(a, -1, format_a, options_a), _rounded(b, -2, format_b, options_b)
-            return (of_a.float() @ of_b.float()).to(dtype)
+            return by_torch.product(of_a.float(), of_b.float()).to(dtype)
     y = empty((*a.shape[:-1], b.shape[-1]), dtype)
     if not y.numel() or not a.shape[-1]:
         return y.zero_()
@@ -299,7 +300,8 @@ define(_rounded_product, _empty_stack)
 
 def _rounded_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     a, b = ctx.saved_tensors
-    return (gradient.to(b.dtype) @ b.mT).to(a.dtype), (a.mT @ gradient.to(a.dtype)).to(b.dtype)
+    of_a = by_torch.product(gradient.to(b.dtype), b.mT).to(a.dtype)
+    return of_a, by_torch.product(a.mT, gradient.to(a.dtype)).to(b.dtype)
 
 
 def _rounded_tangent(ctx: Any, of_a: torch.Tensor | None, of_b: torch.Tensor | None) -> torch.Tensor | None:

@@ -18,7 +18,9 @@ from fewbits.formats import Format
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.options import Choices
+from fewbits.kernels.ops import by_torch
 from fewbits.kernels.ops.direct import is_recorded
+from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import check_dtypes, check_matmul, check_matvec
@@ -144,7 +146,10 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
     check_matvec(weight, x)
     if activation is None:
         # A tracer does not follow a tensor that it packed itself further than into functions of torch.
-        return functional.linear(x, weight) if torch.compiler.is_compiling() else linear(x, weight)
+        if not torch.compiler.is_compiling():
+            return linear(x, weight)
+        with no_autocast(x):
+            return functional.linear(x, weight)
     integers = None if activation == "int8_32" else _integers(activation)
     if isinstance(x, NarrowTensor) or not isinstance(weight, NarrowTensor) or weight.axis != 1:
         raise ArgumentError(
@@ -212,8 +217,8 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     if isinstance(a, NarrowTensor) and isinstance(b, NarrowTensor):
         return _multiplied(a, b, a.format)
     if _is_emulated(a, b):
-        return torch.matmul(*(_dense(x.to(torch.float32)) for x in (a, b))).to(a.dtype)
-    return torch.matmul(_dense(a), _dense(b))
+        return by_torch.product(*(_dense(x.to(torch.float32)) for x in (a, b))).to(a.dtype)
+    return by_torch.product(_dense(a), _dense(b))
 
 
 def _is_emulated(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -229,7 +234,7 @@ def _multiplied(a: torch.Tensor, b: torch.Tensor, format: Format) -> torch.Tenso
     """Return ``a @ b`` of packed tensors, or of ordinary ones that hold values of ``format``."""
     if _in_panels(a, b, format):
         return _by_panels(a, b, format, rounded=True)
-    return torch.matmul(_dense(a), _dense(b))
+    return by_torch.product(_dense(a), _dense(b))
 
 
 def _in_panels(a: torch.Tensor, b: torch.Tensor, format: Format) -> bool:
@@ -270,7 +275,7 @@ def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     It runs on the matrix units of the CPU if they exist and may be used; sums are float32.
     """
     if not kernels.has_bfloat16_products() or a.ndim == 1 or b.ndim != 2 or a.device.type != "cpu":
-        return torch.matmul(a, b)
+        return by_torch.product(a, b)
     y: torch.Tensor = ops.bfloat16_product(_rows(a), b)
     return y.reshape(*a.shape[:-1], b.shape[1])
 

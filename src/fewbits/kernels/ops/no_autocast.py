@@ -8,6 +8,8 @@ import torch
 
 
 def no_autocast(x: torch.Tensor) -> AbstractContextManager[object]:
-    """Return a context without autocast on x's device; of a device that has none, one that does nothing."""
+    """Return a context without autocast on x's device; where there is none, one that does nothing."""
     kind = x.device.type
-    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()
