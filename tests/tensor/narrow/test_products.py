@@ -8,7 +8,7 @@ from torch.autograd import forward_ad
 from torch.nn import functional
 
 import fewbits as fb
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DTypeError
 from fewbits.kernels import force_backend
 from fewbits.tensor.narrow import products
 from tests import cases
@@ -135,6 +135,62 @@ def test_a_vector_as_the_weight_of_a_linear_layer_takes_no_bias_as_in_torch() ->
                         functional.linear(given, row.dequantize(), bias)
                     with pytest.raises(ArgumentError, match=r"and a bias; expected a matrix"):
                         functional.linear(given, row, bias)
+
+
+@pytest.mark.parametrize("vectors", [1, 3, 65])
+def test_a_bias_of_another_dtype_or_with_more_rows_is_refused_as_in_torch(
+    vectors: int,
+) -> None:
+    q, x = packed("mxfp4", (8, 64)), torch.randn(vectors, 64)
+    dense = q.dequantize()
+    calls: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
+        lambda w, bias: functional.linear(x, w, bias),
+        lambda w, bias: functional.linear(x[None], w, bias),
+        lambda w, bias: torch.addmm(bias, x, w.t()),
+        lambda w, bias: torch.addmm(bias, x, w.t(), beta=0),
+        lambda w, bias: torch.addmm(bias, x, w.t(), beta=0.5, alpha=2),
+    )
+    for call in calls:
+        for dtype in (torch.float64, torch.bfloat16, torch.complex64, torch.int64):
+            bias = torch.ones(8, dtype=dtype)
+            with pytest.raises(RuntimeError, match="must have the same dtype"):
+                call(dense, bias)
+            with pytest.raises(DTypeError, match=r"added to a product of torch\.float32; expected one dtype"):
+                call(q, bias)
+        for shape in ((5,), (vectors + 1, 8), (2, 2, vectors, 8)):
+            with pytest.raises(RuntimeError, match=r"expand|shape|size"):
+                call(dense, torch.ones(shape))
+            # Torch itself adds more than a row to a product of more than a matrix.
+            with pytest.raises((ArgumentError, RuntimeError), match=r"expands to it|broadcast|must match"):
+                call(q, torch.ones(shape))
+        for shape in ((8,), (1,), (1, 8), (vectors, 1), ()):
+            found = call(q, torch.ones(shape))
+            torch.testing.assert_close(found, call(dense, torch.ones(shape)), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_operations_on_matrices_take_nothing_else_as_in_torch(inference: bool) -> None:
+    q = packed("mxfp4", (8, 64))
+    stack = q.expand(3, 8, 64)
+    calls: tuple[Callable[[torch.Tensor, torch.Tensor], torch.Tensor], ...] = (
+        lambda w, _: torch.mm(w, torch.ones(2, 64, 3)),
+        lambda w, _: torch.mm(w, torch.ones(64)),
+        lambda w, _: torch.mm(torch.ones(2, 3, 64), w.t()),
+        lambda w, _: torch.mv(w, torch.ones(64, 2)),
+        lambda _, s: torch.mv(s, torch.ones(64)),
+        lambda w, _: torch.bmm(torch.ones(3, 64), w.t()),
+        lambda w, _: torch.bmm(torch.ones(2, 3, 64), w.t()),
+        lambda _, s: torch.bmm(s, torch.ones(1, 64, 2)),
+        lambda _, s: torch.bmm(s[:1], torch.ones(3, 64, 2)),
+        lambda w, _: torch.addmm(torch.zeros(8), torch.ones(2, 3, 64), w.t()),
+        lambda _, s: torch.addmm(torch.zeros(2), s, torch.ones(64, 2), beta=0.5),
+    )
+    for call in calls:
+        with torch.inference_mode(inference):
+            with pytest.raises(RuntimeError):
+                call(q.dequantize(), stack.dequantize())
+            with pytest.raises(ArgumentError, match=r"^(mm|mv|bmm|addmm) of shapes .*take torch\.matmul"):
+                call(q, stack)
 
 
 def test_shapes_that_do_not_fit_are_torchs_own_error() -> None:

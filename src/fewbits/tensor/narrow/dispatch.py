@@ -11,6 +11,7 @@ from fewbits.errors import ArgumentError
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
 from fewbits.tensor.narrow import products, registry, slicing, views
+from fewbits.tensor.narrow.operands import check_ranks, check_summand
 from fewbits.tensor.narrow.tensor import DTYPES, NarrowTensor
 
 aten = torch.ops.aten
@@ -91,10 +92,13 @@ def _addmm(bias: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> t
     if isinstance(bias, NarrowTensor):
         raise ArgumentError(f"{bias} as the summand of addmm: call .dequantize() on it first")
     products.check_matrix(b)
+    check_ranks(a, b, "addmm", (2, 2))
     if beta == alpha == 1 and bias.ndim == 1:
         return products.linear(a, b.t(), bias)
+    y = products.product(a, b)
+    check_summand(bias, y.dtype, y.shape)
     summand = beta * bias if beta else torch.zeros_like(bias)  # as in torch, where NaN is not passed on then
-    return torch.add(summand, products.product(a, b), alpha=alpha)
+    return torch.add(summand, y, alpha=alpha)
 
 
 def _embedding(weight: NarrowTensor, indices: torch.Tensor, *_: Any) -> torch.Tensor:
@@ -144,7 +148,7 @@ VIEWS: registry.Table = {
 COMPUTED: registry.Table = {
     aten._to_copy.default: _copied,
     aten.addmm.default: _addmm,
-    aten.bmm.default: products.product,
+    aten.bmm.default: products.bmm,
     aten.clone.default: _clone,
     aten.copy_.default: _copy_into,
     aten.dequantize.self: NarrowTensor.dense,
@@ -154,8 +158,8 @@ COMPUTED: registry.Table = {
     aten.index_select.default: slicing.index_select,
     aten.linear.default: products.linear,
     aten.matmul.default: products.product,
-    aten.mm.default: products.product,
-    aten.mv.default: products.product,
+    aten.mm.default: products.mm,
+    aten.mv.default: products.mv,
     aten.sum.default: _sum,
 }
 registry.VIEWS.update(VIEWS)

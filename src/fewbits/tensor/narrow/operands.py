@@ -59,6 +59,39 @@ def check_dtypes(a: torch.Tensor, b: torch.Tensor, what: str) -> None:
         raise DTypeError(f"{what} of {a.dtype} and {b.dtype}; expected one dtype: convert one with .to()")
 
 
+def check_summand(summand: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """Raise unless ``summand``, a bias, leaves a product to which it is added its dtype and shape.
+
+    Raises:
+        DTypeError: its dtype differs.
+        ArgumentError: its shape does not expand to the product's.
+    """
+    if summand.dtype != dtype:
+        raise DTypeError(
+            f"{summand.dtype} added to a product of {dtype}; expected one dtype: convert one with .to()"
+        )
+    own = tuple(summand.shape)
+    lengths = zip(reversed(own), reversed(shape), strict=False)
+    if len(own) > len(shape) or any(n not in (1, m) for n, m in lengths):
+        raise ArgumentError(
+            f"shape {own} added to a product of shape {tuple(shape)}; expected one that expands to it:"
+            " reshape it"
+        )
+
+
+def check_ranks(a: torch.Tensor, b: torch.Tensor, what: str, ranks: tuple[int, int]) -> None:
+    """Raise ArgumentError unless ``a`` and ``b`` have as many dimensions as an operation of torch takes."""
+    if (a.ndim, b.ndim) != ranks:
+        expected = f"{ranks[0]} and {ranks[1]} dimensions: reshape one, or take torch.matmul"
+        raise _misfit(a, b, what, expected)
+
+
+def check_batches(a: torch.Tensor, b: torch.Tensor, what: str) -> None:
+    """Raise ArgumentError unless ``a`` and ``b`` hold as many matrices each: none stands for several."""
+    if a.shape[0] != b.shape[0]:
+        raise _misfit(a, b, what, "as many matrices of both: expand one, or take torch.matmul")
+
+
 def _misfit(a: torch.Tensor, b: torch.Tensor, what: str, expected: str) -> ArgumentError:
     return ArgumentError(f"{what} of shapes {tuple(a.shape)} and {tuple(b.shape)}; expected {expected}")
 

@@ -23,7 +23,14 @@ from fewbits.kernels.ops.direct import is_recorded
 from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 from fewbits.tensor import inputs
-from fewbits.tensor.narrow.operands import check_dtypes, check_matmul, check_matvec
+from fewbits.tensor.narrow.operands import (
+    check_batches,
+    check_dtypes,
+    check_matmul,
+    check_matvec,
+    check_ranks,
+    check_summand,
+)
 from fewbits.tensor.narrow.tensor import NarrowTensor, unwrapped
 from fewbits.tensor.narrow.vectors import times_lines
 
@@ -37,7 +44,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     Args:
         x: (..., k), packed or ordinary.
         weight: (n, k), packed or ordinary.
-        bias: (n,), ordinary; None for none.
+        bias: (n,), or what expands to the result, ordinary, of x's dtype; None for none.
 
     Returns:
         (..., n), ordinary.
@@ -49,7 +56,7 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     if isinstance(weight, NarrowTensor):
         found = times_lines(x, weight, 1)
         if found is not None:
-            return found if bias is None else found + bias
+            return found if bias is None else _added(found, bias)
     if bias is not None and (bias.ndim or x.ndim == 2):
         check_matrix(weight)
     fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
@@ -57,7 +64,12 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
         y = _gemv(x, weight)
     else:
         y = product(x, weight.t())
-    return y if bias is None else y + bias
+    return y if bias is None else _added(y, bias)
+
+
+def _added(y: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    check_summand(bias, y.dtype, y.shape)
+    return y + bias
 
 
 def check_matrix(weight: torch.Tensor) -> None:
@@ -191,6 +203,25 @@ def _plane_product(x: torch.Tensor, w: NarrowTensor, activation: Format) -> torc
     parts = tuple(None if part is None else part.contiguous() for part in w.pieces)
     y = ops.plane_product(_rows(x), parts, w.format, lines, activation)
     return y.reshape(*x.shape[:-1], lines)
+
+
+def mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` of two matrices, as torch.mm takes them; either or both may be packed."""
+    check_ranks(a, b, "mm", (2, 2))
+    return product(a, b)
+
+
+def mv(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` of a matrix and a vector, as torch.mv takes them; either or both may be packed."""
+    check_ranks(a, b, "mv", (2, 1))
+    return product(a, b)
+
+
+def bmm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Return ``a @ b`` of as many matrices each, as torch.bmm takes them; either or both may be packed."""
+    check_ranks(a, b, "bmm", (3, 3))
+    check_batches(a, b, "bmm")
+    return product(a, b)
 
 
 def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
