@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import fewbits as fb
 from fewbits import _native, kernels
-from fewbits.errors import ArgumentError, DataError, DTypeError, FormatError
+from fewbits.errors import ArgumentError, DataError, DTypeError, FewbitsError, FormatError
 from fewbits.formats import Element
 from fewbits.kernels import Packed, options
 from fewbits.kernels.native.jobs.geometry import one_line
@@ -286,6 +286,80 @@ def test_an_amax_below_what_float32_holds_is_not_that_of_zeros(name: str, dtype:
     for amax in (1e-46, 5e-324, torch.tensor(1e-60, dtype=torch.float64)):
         assert same(fb.fake_quantize(x, name, amax=amax), least)
         assert same(fb.quantize(x, name, amax=amax).dequantize(), least)
+
+
+ABOVE = {  # the largest value of each dtype, and what is no value of it
+    "float16": (65504.0, 65505.0),
+    "bfloat16": (float.fromhex("0x1.fep127"), 3.4e38),
+    "float32": (float.fromhex("0x1.fffffep127"), 1e39),
+    "float64": (1.7976931348623157e308, None),
+}
+
+
+@pytest.mark.parametrize("name", ["int8_tensor", "nvfp4", "fp8_e4m3_tensor", "ternary_tensor"])
+@pytest.mark.parametrize("dtype", ABOVE)
+def test_an_amax_that_no_value_of_the_dtype_reaches_is_refused(dtype: str, name: str) -> None:
+    most, beyond = ABOVE[dtype]
+    values = np.array([[most / 3, -most / 2, 2.0, 0.0] * 4])
+    array = values.astype(getattr(ml_dtypes, dtype, dtype))
+    tensor = torch.from_numpy(values).to(getattr(torch, dtype))
+    for x, function in itertools.product((array, tensor), (fb.fake_quantize, fb.quantize)):
+        function(x, name, amax=most)
+        if beyond is None:
+            continue
+        with pytest.raises(ArgumentError, match=f"above {re.escape(f'{most:.9g}')}, the largest {dtype}"):
+            function(x, name, amax=beyond)
+    if name == "int8_tensor" and dtype != "float64":
+        found = np.asarray(fb.fake_quantize(tensor, name, amax=most).double())
+        # Half the scale, amax / 127, and half a unit of the dtype.
+        bound = most * (0.5 / 127 + torch.finfo(tensor.dtype).eps / 4)
+        assert np.abs(found - np.asarray(tensor.double())).max() <= bound * (1 + 2.0**-20)
+
+
+@pytest.mark.parametrize("family", ["torch", "numpy"])
+def test_a_call_that_is_refused_draws_nothing(family: str) -> None:
+    generator: Any = torch.Generator().manual_seed(1) if family == "torch" else np.random.default_rng(1)
+    x: Any = torch.ones(4, 64) if family == "torch" else np.ones((4, 64), np.float32)
+
+    def state() -> Any:
+        return generator.get_state().tolist() if family == "torch" else generator.bit_generator.state
+
+    before = state()
+    wrong: tuple[dict[str, Any], ...] = (
+        {"format": "mxfpX"},
+        {"axis": 2},
+        {"axis": 0.5},
+        {"scale_rule": "flor"},
+        {"random_bits": 8},
+        {"overflow": "inf"},
+        {"nonfinite": "element"},
+        {"zero_block": "two"},
+        {"amax": 3.0},
+        {"amax": -1.0, "format": "int8_tensor"},
+        {"x": np.ones(3, int)},
+        {"out": x.tolist()},
+        {"out": x[:, 1:]},
+        {"out": fb.quantize(x, "mxfp8_e4m3")},
+        {"sparsity": "5:4"},
+        {"sparsity": "2:4", "axis": 0, "x": x[:3]},
+        {"sparsity": "2:4", "out": fb.quantize(x, "mxfp4")},
+        {"sparsity": "2:4", "format": "binary_channel"},
+    )
+    for function, fault in itertools.product((fb.quantize, fb.fake_quantize), wrong):
+        if function is fb.quantize or "sparsity" not in fault:
+            arguments = {"x": x, "format": "mxfp4"} | fault
+            with pytest.raises(FewbitsError):
+                function(**arguments, rounding="stochastic", generator=generator)
+            assert str(state()) == str(before), fault
+    found = fb.fake_quantize(x / 3, "mxfp4", rounding="stochastic", generator=generator)
+    assert str(state()) != str(before)
+    again: Any = torch.Generator().manual_seed(1) if family == "torch" else np.random.default_rng(1)
+    drawn = (
+        int(torch.randint(2**63 - 1, (), generator=again))
+        if family == "torch"
+        else int(again.integers(2**63 - 1, dtype=np.int64))
+    )
+    assert same(found, fb.fake_quantize(x / 3, "mxfp4", rounding="stochastic", generator=drawn))
 
 
 @pytest.mark.parametrize("name", ["int8_tensor", "nvfp4"])

@@ -11,6 +11,7 @@ import numpy as np
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
+from fewbits.graphs import constant_in_graphs
 from fewbits.kernels.arrays import conversions
 from fewbits.kernels.bits.options import Choices, decide
 from fewbits.tensor import inputs
@@ -68,11 +69,12 @@ def quantize(
             zero. ``raise``: a DataError (the default if neither scale nor element can be NaN).
         zero_block: the scale of a block of zeros, ``smallest`` or ``one``.
         generator: for stochastic rounding: a seed, which is an integer from 0 to 2^63 - 1, a
-            numpy.random.Generator or a torch.Generator.
+            numpy.random.Generator or a torch.Generator, which advances by one draw once the arguments are
+            checked; a DataError comes after that.
         random_bits: for stochastic rounding: 16 or 32 random bits for each value, which goes up with the
             probability of its dropped fraction, cut to so many bits.
         amax: the largest magnitude of the whole tensor if x is only a part of it; a number or a scalar array
-            or tensor. Only for a format with a scale per tensor.
+            or tensor, which x's dtype holds. Only for a format with a scale per tensor.
         out: a NarrowTensor from an earlier call with the same format, axis, shape and dtype, on the CPU; it
             is overwritten with the result, and nothing is allocated. Undefined after a DataError.
         sparsity: a pattern such as ``2:4`` that x already follows along the axis; only the values that it
@@ -103,27 +105,31 @@ def quantize(
             return found
     target = inputs.format(format)
     check_values(x)
-    seed, whole = seed_of(generator, rounding), checked_amax(amax, target)
+    whole, front = checked_amax(amax, target, x), checked_axis(axis, getattr(x, "ndim", 0))
+    if sparsity is not None:
+        if out is not None:
+            raise ArgumentError(
+                f"out with sparsity={sparsity}; a sparse result is a new tensor: leave one of them out"
+            )
+        packing.check_sparsity(sparsity, target, x, front)
     if out is None and is_torch(x):
-        q = packing.quantized(x, target, checked_axis(axis, x.ndim), choices, seed, whole)
+        packing.refuse_sharded(x)
+        seed = _drawn(generator, rounding, format, choices)
+        q = packing.quantized(x, target, front, choices, seed, whole)
         return q if sparsity is None else q.compressed(sparsity)
-    options = decide(target, choices, seed)
-    if out is not None and sparsity is not None:
-        raise ArgumentError(
-            f"out with sparsity={sparsity}; a sparse result is a new tensor: leave one of them out"
-        )
     if is_torch(x) and not x.is_cpu:
-        front = checked_axis(axis, x.ndim)
         packing.check_out(out, x, target, front)
+        seed = _drawn(generator, rounding, format, choices)
         packing.overwrite(out, packing.quantized(x, target, front, choices, seed, whole))  # type: ignore[arg-type]  # checked
         return out  # type: ignore[return-value]  # checked
     array, close = opened(x)
-    front = checked_axis(axis, array.ndim)
     if out is not None:
         packing.check_out(out, x if hasattr(x, "dtype") else array, target, front)
+        options = decide(target, choices, _drawn(generator, rounding, format, choices))
         with changing(out):
             conversions.quantize(array, target, front, options, whole, out=packing.arrays(out))
         return out
+    options = decide(target, choices, _drawn(generator, rounding, format, choices))
     q = packing.empty(target, array.shape, front, close(np.empty(0, array.dtype)).dtype)
     conversions.quantize(array, target, front, options, whole, out=packing.arrays(q))
     return q if sparsity is None else q.compressed(sparsity)
@@ -199,31 +205,45 @@ def fake_quantize(
         if found is not None:
             return found  # type: ignore[no-any-return]  # of x's family
     check_values(x)
-    seed, whole = seed_of(generator, rounding), checked_amax(amax, format)
+    whole, front = checked_amax(amax, format, x), checked_axis(axis, getattr(x, "ndim", 0))
     if out is None and is_torch(x):
         from fewbits.kernels import ops  # needs torch
 
-        return ops.fake_quantize(x, format, checked_axis(axis, x.ndim), choices, seed, whole)  # type: ignore[return-value]  # Array is a tensor here
+        seed = _drawn(generator, rounding, format, choices)
+        return ops.fake_quantize(x, format, front, choices, seed, whole)  # type: ignore[return-value]  # Array is a tensor here
     target = inputs.format(format)
-    options = decide(target, choices, seed)
     if is_torch(x) and not x.is_cpu:
         from fewbits.kernels import ops  # needs torch
 
         check_like(out, x)
         refuse_gradient(x, out)
-        y = ops.fake_quantize(x, target, checked_axis(axis, x.ndim), choices, seed, whole)
+        y = ops.fake_quantize(x, target, front, choices, _drawn(generator, rounding, format, choices), whole)
         there: Array = overwrite(out, y)
         return there
     array, close = opened(x)
-    front = checked_axis(axis, array.ndim)
     if out is None:
+        options = decide(target, choices, _drawn(generator, rounding, format, choices))
         rounded: Array = close(conversions.fake_quantize(array, target, front, options, whole))
         return rounded
     place = checked_out(out, x if hasattr(x, "dtype") else array, array)
     refuse_gradient(x, out)
+    options = decide(target, choices, _drawn(generator, rounding, format, choices))
     with changing(out):
         conversions.fake_quantize(array, target, front, options, whole, out=place)
     return out
+
+
+def _drawn(generator: Any, rounding: str, format: str | Format, choices: Choices) -> int:
+    """Return the seed of a call whose other arguments were checked: a generator moves on for no wrong one."""
+    if rounding == "stochastic":
+        _check(format, *choices)
+    return seed_of(generator, rounding)
+
+
+@constant_in_graphs
+def _check(format: str | Format, *choices: Any) -> bool:
+    """Raise what :func:`decide` does."""
+    return bool(decide(inputs.format(format), Choices(*choices)))
 
 
 def _fake_quantized_at_once(

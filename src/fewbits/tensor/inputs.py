@@ -13,6 +13,12 @@ from fewbits.formats import Format, parse, shares_scale
 _NAMES = ("float16", "bfloat16", "float32", "float64")
 _EXPECTED = "float16, bfloat16, float32 or float64"
 _SMALLEST = 2.0**-149  # of float32 above zero
+_LARGEST = {
+    "float16": 65504.0,
+    "bfloat16": (2 - 2.0**-7) * 2.0**127,
+    "float32": (2 - 2.0**-23) * 2.0**127,
+    "float64": sys.float_info.max,
+}
 
 
 def format(text: str | Format) -> Format:
@@ -97,11 +103,12 @@ def _complex(what: str, both: str) -> str:
     return f"{what}; expected real numbers: give x.real and x.imag one by one, or {both} for both at once"
 
 
-def checked_amax(amax: Any, format: str | Format) -> float | None:
-    """Return ``amax`` as a float, or None; one above zero stays so in float32.
+def checked_amax(amax: Any, format: str | Format, x: Any) -> float | None:
+    """Return ``amax``, of values like ``x``, as a float, or None; one above zero stays so in float32.
 
     Raises:
-        ArgumentError: amax is negative or not finite, or the format has no scale per tensor.
+        ArgumentError: amax is negative or not finite, no value of x's dtype is as large, or the format has no
+            scale per tensor.
     """
     if amax is None:
         return None
@@ -112,4 +119,17 @@ def checked_amax(amax: Any, format: str | Format) -> float | None:
         raise ArgumentError(
             f"amax={amax!r} for {format}; only a scale of a whole tensor is chosen from it: leave it out"
         )
+    own = _dtype(x)
+    if value > _LARGEST[own]:
+        raise ArgumentError(
+            f"amax={amax!r} is above {_LARGEST[own]:.9g}, the largest {own}, which x holds: give the largest"
+            " magnitude of the whole tensor, whose dtype is that of x, or leave it out"
+        )
     return max(float(value), _SMALLEST) if value else 0.0
+
+
+def _dtype(x: Any) -> str:
+    """Return the name of the dtype of what :func:`check_values` takes."""
+    if isinstance(x, np.ndarray | np.generic):
+        return x.dtype.name
+    return str(getattr(x, "dtype", "float64")).removeprefix("torch.")

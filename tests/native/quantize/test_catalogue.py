@@ -206,6 +206,13 @@ def test_a_given_amax_decides_what_the_whole_array_shares(fmt: Block) -> None:
                         assert differences(given, fmt, axis, chosen, amax) == [], (amax, chosen, axis)
 
 
+@pytest.mark.parametrize("fmt", SHARED, ids=cases.label)
+def test_a_given_amax_beyond_float32_counts_as_in_the_definition(fmt: Block) -> None:
+    x = cases.blocks(20, 64, seed=2)
+    with np.errstate(over="ignore"):
+        assert differences(x, fmt, 1, options(fmt), 1e39) == []
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("name", ["int8", "fp4_e2m1", "posit8_1", "mxfp4", "nvfp4", "mx6", "int8_channel"])
 def test_raise_refuses_what_is_not_finite_wherever_it_lies(name: str, bad: float) -> None:

@@ -10,7 +10,9 @@ import torch
 
 from fewbits.errors import ArgumentError, DataError, DTypeError
 from fewbits.formats import Format
+from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels import ops
+from fewbits.kernels.arrays import nm
 from fewbits.kernels.bits.layout import Packed
 from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops import at_once, tensors
@@ -25,19 +27,27 @@ _TORCH = {numpy: dtype for dtype, numpy in tensors.NUMPY.items()}
 def quantized(
     x: torch.Tensor, format: Format, axis: int, choices: Choices, seed: int, amax: float | None
 ) -> NarrowTensor:
-    """Return the ordinary tensor ``x`` packed along ``axis``, a non-negative index.
+    """Return the ordinary tensor ``x`` packed along ``axis``, a non-negative index."""
+    parts = map(without_derivatives, ops.quantize(x.detach(), format, axis, choices, seed, amax))
+    pieces = tuple(None if group is None else next(parts) for group in format.groups)
+    return NarrowTensor(pieces, format, x.shape, axis, x.dtype)
 
-    Raises:
-        DTypeError: x is a DTensor.
-    """
+
+def refuse_sharded(x: torch.Tensor) -> None:
+    """Raise DTypeError for a DTensor."""
     if is_sharded(x):
         raise DTypeError(
             "a DTensor; expected the values of one process: quantize x.to_local(), with amax= of the whole"
             " where the format has a scale for it, or x.full_tensor()"
         )
-    parts = map(without_derivatives, ops.quantize(x.detach(), format, axis, choices, seed, amax))
-    pieces = tuple(None if group is None else next(parts) for group in format.groups)
-    return NarrowTensor(pieces, format, x.shape, axis, x.dtype)
+
+
+def check_sparsity(sparsity: str | Pattern, format: Format, x: AnyArray, axis: int) -> None:
+    """Raise FormatError or ArgumentError where ``x`` cannot be stored by a pattern along ``axis``."""
+    kept = pattern(sparsity)
+    shape = tuple(getattr(x, "shape", ()))
+    nm.check_length(shape[axis] if shape else 1, kept, f"an array of shape {shape}")
+    nm.zeros(format)
 
 
 def quantized_at_once(

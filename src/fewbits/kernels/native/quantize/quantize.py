@@ -21,6 +21,7 @@ Array = NDArray[Any]
 Lent = Array | tuple[int, ...]
 """What a kernel reads or writes: an array, or what ``kernels/ops/tensors.py`` says of a tensor."""
 
+_LARGEST = largest_finite(np.float32)
 _TYPES = frozenset(map(np.dtype, ("float32", "float16", "uint16")))  # uint16: the bits of bfloat16
 
 
@@ -106,5 +107,5 @@ def format_of_call(planned: Plan, x: Lent, seed: int, amax: float | None, thread
             assert isinstance(x, np.ndarray)
             if np.isinf(widened(x)).any():
                 measured = largest_finite(x.dtype)  # what stands for infinity
-    largest = measured if amax is None else amax
+    largest = measured if amax is None else min(amax, _LARGEST)
     return planned.format_of_call(seed, largest, bad and planned.nonfinite == "block_nan")
