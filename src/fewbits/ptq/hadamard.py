@@ -15,7 +15,7 @@ import torch
 from scipy.linalg import hadamard
 from torch import Tensor, nn
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DTypeError
 from fewbits.ptq.layer_input import Arguments, with_input
 from fewbits.ptq.layers import ConvolutionLayer, LinearLayer, ProductLayer
 
@@ -38,11 +38,32 @@ class BlockHadamard:
         """Return the arguments of a layer with its input rotated."""
         return with_input(inputs, named, self.rotated)
 
+    def __post_init__(self) -> None:
+        """Raise ArgumentError for a size that is no power of two."""
+        if type(self.size) is not int or self.size < 1 or self.size & (self.size - 1):
+            raise ArgumentError(f"BlockHadamard(size={self.size!r}); expected a power of two, such as 32")
+
     def rotated(self, x: Tensor) -> Tensor:
-        """Return a tensor rotated, in its dtype; twice gives it back, up to rounding."""
+        """Return a tensor rotated, in its dtype; twice gives it back, up to rounding.
+
+        Raises:
+            DTypeError: x holds no floating-point numbers.
+            ArgumentError: the size does not divide the axis.
+        """
+        if not (x.is_floating_point() or x.is_complex()):
+            raise DTypeError(
+                f"a rotation of {x.dtype}; expected floating point: rotate what a layer multiplies"
+            )
         moved = x.movedim(self.axis, -1)
-        blocks = moved.reshape(*moved.shape[:-1], -1, self.size) @ _matrix(self.size, x)
-        return blocks.reshape(moved.shape).movedim(-1, self.axis)
+        if moved.shape[-1] % self.size:
+            raise ArgumentError(
+                f"blocks of {self.size} along axis {self.axis} of shape {tuple(x.shape)}; expected a size"
+                " that divides its length: take a smaller one"
+            )
+        # Of no rows a length left to reshape could be any.
+        blocks = moved.unflatten(-1, (moved.shape[-1] // self.size, self.size)) @ _matrix(self.size, x)
+        rotated: Tensor = blocks.flatten(-2).movedim(-1, self.axis)
+        return rotated
 
 
 def check_size(size: int) -> None:
