@@ -12,6 +12,7 @@ from fewbits.errors import ArgumentError
 from fewbits.nn import LayerPrecision, RoundingObserver, prepare, saved_activations
 from fewbits.optim import SGD
 from fewbits.recipes import recipe
+from tests.optim.test_sharded_states import cut
 
 
 def _step(model: nn.Module, x: torch.Tensor, scale: float = 1.0) -> None:
@@ -235,3 +236,14 @@ def test_nothing_is_opened_for_an_observer_that_does_not_look(monkeypatch: pytes
 def test_it_looks_at_one_step_of_a_whole_number(every: Any) -> None:
     with pytest.raises(ArgumentError, match=f"every={every!r}; expected steps from one look to the next"):
         RoundingObserver(every)
+
+
+@pytest.mark.usefixtures("two")
+@pytest.mark.parametrize(("moved", "said"), [(15, True), (17, False)])
+def test_of_sharded_weights_it_counts_those_of_this_process(moved: int, said: bool) -> None:
+    model = prepare(nn.Linear(8, 64, bias=False), "bf16-only-nearest")
+    model.weight = nn.Parameter(cut(model.weight.detach(), 0))
+    observer = RoundingObserver(every=1)
+    with observer.update_of(model), torch.no_grad():
+        model.weight.to_local()[:moved] += 1.0  # of 32 rows
+    assert bool(observer.drained()[1]) is said

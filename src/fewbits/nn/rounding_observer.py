@@ -15,6 +15,7 @@ from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.formats import parse, shares_scale
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
+from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.recipes import RoleFormat
 from fewbits.recipes.recipe import OPERANDS
@@ -135,10 +136,11 @@ class RoundingObserver:
     def update_of(self, model: nn.Module) -> Iterator[None]:
         """Look, around the optimizer's step, at how many weights of narrow layers it leaves as they were.
 
-        Only where a recipe adds updates by rounding to nearest: other ways keep what is left of them.
+        Only where a recipe adds updates by rounding to nearest: other ways keep what is left of them. Of
+        sharded weights it looks at this process's shards, and asks no other process.
         """
         weights = [
-            p
+            p.to_local() if is_sharded(p) else p
             for m in model.modules()
             if isinstance(precision := getattr(m, "precision", None), LayerPrecision)
             and not isinstance(m, nn.Embedding)
