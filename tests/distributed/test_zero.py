@@ -377,6 +377,8 @@ def refuses(rank: int, size: int) -> None:
     model = model_of("fp32")
     with pytest.raises(fb.ArgumentError, match="scales the loss"):
         dealt("fp16-master")
+    with pytest.raises(fb.ArgumentError, match="'muppet' chooses formats by all gradients together"):
+        dealt("muppet")
     with pytest.raises(fb.ArgumentError, match="remembers something"):
         dealt("fp32", "mxfp4:feedback")
     _, optimizer, _ = plain("fp32", rank, 1)

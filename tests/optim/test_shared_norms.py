@@ -11,8 +11,10 @@ import pytest
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.sharding import gathered
 from fewbits.nn import prepare
 from fewbits.optim import LARS
 from fewbits.optim.shared_norms import dealt, shared_norms
@@ -90,6 +92,28 @@ def computes_alone_when_copied(rank: int, size: int) -> None:
         copied.step()
 
 
+def moves_a_sharded_layer_by_the_norms_of_the_whole(rank: int, size: int) -> None:
+    """Rows are of very different lengths, and two processes have no row of the last layer."""
+
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        made = nn.Sequential(nn.Linear(8, 31), nn.ReLU(), nn.Linear(31, 1))
+        with torch.no_grad():
+            made[0].weight[:11] *= 10
+        return made
+
+    whole, parts = made(), made()
+    before = [p.detach().clone() for p in whole.parameters()]
+    fully_shard(parts)
+    x = torch.randn(16, 8, generator=torch.Generator().manual_seed(1))
+    for one in (whole, parts):
+        optimizer = LARS(one.parameters(), 1.0, trust_coefficient=0.1, weight_decay=0.01)
+        one(x).square().mean().backward()
+        optimizer.step()
+    for p, q, start in zip(whole.parameters(), parts.parameters(), before, strict=True):
+        torch.testing.assert_close(gathered(q.detach()) - start, p.detach() - start, rtol=1e-4, atol=1e-6)
+
+
 @pytest.fixture(scope="module")
 def three() -> Iterator[Team]:
     team = Team(3)
@@ -108,6 +132,10 @@ def test_the_norms_are_really_those_of_the_others(three: Team) -> None:
 
 def test_a_copy_computes_alone(three: Team) -> None:
     three.run(computes_alone_when_copied)
+
+
+def test_a_layer_that_is_cut_into_shards_moves_as_it_does_whole(three: Team) -> None:
+    three.run(moves_a_sharded_layer_by_the_norms_of_the_whole)
 
 
 @pytest.mark.parametrize(

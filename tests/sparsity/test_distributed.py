@@ -11,9 +11,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
-from fewbits.kernels.ops.sharding import is_sharded
+from fewbits.kernels.ops.sharding import gathered, is_sharded
 from fewbits.sparsity import Frozen, Gradual, MaskedOptimizer, Recomputed, is_sparse
-from fewbits.sparsity.sharded import gathered, local
+from fewbits.sparsity.sharded import local
 from tests.processes import joined, run
 from tests.training import losses_of
 

@@ -81,8 +81,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         owner: the rank that holds the state of each parameter, in the order of the groups.
 
     Raises:
-        ArgumentError: no process group, sharded parameters, a loss scale, a codec that does not fit, or an
-            optimizer that has states.
+        ArgumentError: no process group, sharded parameters, a loss scale, the schedule of ``muppet``, a codec
+            that does not fit, or an optimizer that has states.
     """
 
     _step_supports_amp_scaling = True  # so that a loss scaler comes to `step`, where it is refused
@@ -114,6 +114,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
             raise ArgumentError(
                 f"recipe {recipe.name!r} scales the loss ({recipe.scaling}), and processes that see their own"
                 " gradients only would choose different scales; take it with scaling=none, or another one"
+            )
+        if recipe is not None and recipe.schedule == "muppet":
+            raise ArgumentError(
+                f"recipe {recipe.name!r} chooses formats by all gradients together, and each process has"
+                " those of its own tensors only; leave ZeroOptimizer out, or shard the model by fully_shard"
             )
         self._deal()
         self.__setstate__({})  # hooks and profiling as torch has them

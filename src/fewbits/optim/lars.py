@@ -9,7 +9,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
-from fewbits.kernels.ops.sharding import is_sharded
+from fewbits.kernels.ops.sharding import gathered, is_sharded
 from fewbits.optim import parameters
 from fewbits.optim.optimizer import Optimizer, checked, unscaled
 from fewbits.optim.parameter_state import Options, ParameterState
@@ -95,7 +95,7 @@ class LARS(Optimizer):
             gradient = self._gradient(layers[i])
             assert gradient is not None
             now = parameters.current(layers[i], self.state[layers[i]], self.recipe)
-            w, g = (torch.linalg.vector_norm(x) for x in (now, unscaled(gradient, unscale)))
+            w, g = (gathered(torch.linalg.vector_norm(x)) for x in (now, unscaled(gradient, unscale)))
             return (float(w), float(g)) if _on_host(w) else (w, g)  # of a device nobody waits for them
 
         self._norms = iter(shared_norms([p.numel() for p in layers], norms, self._group))

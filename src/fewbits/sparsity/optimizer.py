@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.sharding import gathered
 from fewbits.sparsity.masks import keep_, partial_mask
 from fewbits.sparsity.pruning import (
     DENSE,
@@ -22,7 +23,7 @@ from fewbits.sparsity.pruning import (
     sparse_root,
 )
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed
-from fewbits.sparsity.sharded import cut_like, gathered, local
+from fewbits.sparsity.sharded import cut_like, local
 from fewbits.tensor import NarrowTensor, quantize
 from fewbits.typing import StateDict
 

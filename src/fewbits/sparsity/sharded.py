@@ -1,4 +1,4 @@
-"""Sharded tensors: the local shard, the full tensor, and a full tensor sharded like another one."""
+"""Sharded tensors: the local shard, and a full tensor sharded like another one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,6 @@ from fewbits.kernels.ops.sharding import is_sharded
 def local(x: torch.Tensor) -> torch.Tensor:
     """Return the local shard of ``x``, in the same memory; ``x`` itself if it is not sharded."""
     return x.to_local() if is_sharded(x) else x
-
-
-def gathered(x: torch.Tensor) -> torch.Tensor:
-    """Return the full tensor of ``x``, gathered from all processes, each of which has to call this."""
-    return x.full_tensor() if is_sharded(x) else x
 
 
 def cut_like(x: torch.Tensor, p: torch.Tensor) -> torch.Tensor:

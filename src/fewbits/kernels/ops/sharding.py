@@ -25,6 +25,14 @@ def is_sharded(x: object) -> TypeGuard[DTensor]:
     return tensor is not None and isinstance(x, tensor.DTensor)
 
 
+def gathered(x: torch.Tensor) -> torch.Tensor:
+    """Return the full tensor of ``x``, gathered from all processes, each of which has to call this.
+
+    A sum or a norm of shards has to come through here before it is a number: each process has its part of it.
+    """
+    return x.full_tensor() if is_sharded(x) else x
+
+
 def rounds_alone(format: Format, axis: int, rounding: str, x: Any, dim: int) -> bool:
     """Whether the parts of a DTensor cut along ``dim`` round as in the whole, blocks along ``axis``."""
     if rounding == "stochastic" or shares_scale(format, "tensor"):  # a value's draw hangs on its place

@@ -24,7 +24,8 @@ _KINDS = {"": Schedule, "warm_up": WarmUp, "muppet": Muppet, "assigned": Assigne
 def schedule(model: nn.Module, recipe: str | Recipe, steps: int) -> Schedule:
     """Return what changes the formats of a prepared model while it trains.
 
-    Keep it, and call its ``after_backward`` when gradients are there and ``after_step`` after each update.
+    Keep it, and call its ``after_backward`` when gradients are there, averaged where several processes have
+    parts of a batch, and its ``after_step`` after each update.
 
     Args:
         model: prepared with the recipe, or one around it.

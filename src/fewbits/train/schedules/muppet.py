@@ -9,6 +9,7 @@ from copy import copy
 import torch
 from torch import nn
 
+from fewbits.kernels.ops.sharding import gathered
 from fewbits.recipes import Recipe
 from fewbits.train.schedules.schedule import Schedule
 from fewbits.typing import StateDict
@@ -30,7 +31,7 @@ def diversity(squares: Sequence[float], sums: Sequence[torch.Tensor]) -> float:
         squares: sum_k |g_k|^2 of each parameter.
         sums: sum_k g_k of each parameter.
     """
-    totals = [float(s.square().sum()) for s in sums]
+    totals = [float(gathered(s.square().sum())) for s in sums]
     ratios = [square / total for square, total in zip(squares, totals, strict=True) if total > 0]
     return sum(ratios) / len(ratios) if ratios else 0.0
 
@@ -52,7 +53,8 @@ class Muppet(Schedule):
     """Starts with 8 bits and goes up when the gradients of successive epochs grow alike.
 
     The diversity is that of the last batch's gradients in each of three epochs. It is compared with the
-    largest since the last switch; twice a ratio above the threshold of the epoch is a switch.
+    largest since the last switch; twice a ratio above the threshold of the epoch is a switch. Of sharded
+    gradients all processes judge the whole, and switch together.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
@@ -75,7 +77,8 @@ class Muppet(Schedule):
         for i, p in enumerate(self.model.parameters()):
             if p.grad is not None:
                 number, gradient = str(i), p.grad.detach().float()
-                self.squares[number] = self.squares.get(number, 0.0) + float(gradient.square().sum())
+                square = float(gathered(gradient.square().sum()))
+                self.squares[number] = self.squares.get(number, 0.0) + square
                 self.sums[number] = self.sums.get(number, torch.zeros_like(gradient)) + gradient
         epoch = self.step // self._epoch
         if (epoch + 1) % RESOLUTION == 0:
