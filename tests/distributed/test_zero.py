@@ -379,6 +379,8 @@ def refuses(rank: int, size: int) -> None:
         dealt("fp16-master")
     with pytest.raises(fb.ArgumentError, match="'muppet' chooses formats by all gradients together"):
         dealt("muppet")
+    with pytest.raises(fb.ArgumentError, match=r"LARS with a group.* leave group out of it"):
+        ZeroOptimizer(LARS(model.parameters(), 0.1, group=torch.distributed.group.WORLD))
     with pytest.raises(fb.ArgumentError, match="remembers something"):
         dealt("fp32", "mxfp4:feedback")
     _, optimizer, _ = plain("fp32", rank, 1)

@@ -92,6 +92,17 @@ def computes_alone_when_copied(rank: int, size: int) -> None:
         copied.step()
 
 
+def refuses_gradients_of_different_layers(rank: int, size: int) -> None:
+    """As many on each process, and of equal sizes; or more on one."""
+    for lacking in ([0, 1, 1], [0, None, None]):
+        weights = [nn.Parameter(torch.ones(2, 3)) for _ in range(4)]
+        for i, w in enumerate(weights):
+            w.grad = None if i == lacking[rank] else torch.ones(2, 3)
+        with pytest.raises(ArgumentError, match="ranks 0 and 1 of the group of LARS have gradients of diff"):
+            LARS(weights, 1.0, group=distributed.group.WORLD).step()
+        assert all(torch.equal(w, torch.ones(2, 3)) for w in weights)
+
+
 def moves_a_sharded_layer_by_the_norms_of_the_whole(rank: int, size: int) -> None:
     """Rows are of very different lengths, and two processes have no row of the last layer."""
 
@@ -134,6 +145,10 @@ def test_a_copy_computes_alone(three: Team) -> None:
     three.run(computes_alone_when_copied)
 
 
+def test_processes_with_gradients_of_different_layers_are_refused_on_each(three: Team) -> None:
+    three.run(refuses_gradients_of_different_layers)
+
+
 def test_a_layer_that_is_cut_into_shards_moves_as_it_does_whole(three: Team) -> None:
     three.run(moves_a_sharded_layer_by_the_norms_of_the_whole)
 
@@ -160,9 +175,10 @@ def test_norms_travel_in_float32_whatever_the_default_dtype_is() -> None:
     torch.set_default_dtype(torch.bfloat16)
     try:
         with patch("torch.distributed.all_gather", gather):
-            assert shared_norms([1], lambda _: (257.0, 1.0), distributed.group.WORLD) == [(257.0, 1.0)]
+            found = shared_norms([1], [True], lambda _: (257.0, 1.0), distributed.group.WORLD)
     finally:
         torch.set_default_dtype(torch.float32)
+    assert found == [(257.0, 1.0)]
 
 
 @pytest.mark.usefixtures("two")
@@ -172,4 +188,4 @@ def test_sharded_parameters_and_processes_without_a_share_are_refused() -> None:
     with pytest.raises(ArgumentError, match=r"sharded parameter of shape \(4, 4\).*leave group out"):
         LARS([w], 1.0, group=distributed.group.WORLD).step()
     with pytest.raises(ArgumentError, match="this process is not in the group of LARS"):
-        shared_norms([1], lambda _: (1.0, 1.0), distributed.new_group([1]))
+        shared_norms([1], [True], lambda _: (1.0, 1.0), distributed.new_group([1]))

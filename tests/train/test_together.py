@@ -132,6 +132,14 @@ def states(folder: Path) -> list[dict[str, torch.Tensor]]:
 
 
 @pytest.mark.usefixtures("copied_processes")
+def test_lars_with_sharded_states_ends_with_the_bits_of_states_that_all_hold(tmp_path: Path) -> None:
+    options = ("--processes", "2", "--recipe", "fp32:optimizer=lars", "--lr", "0.05", "--steps", "4")
+    trained(*options, out=tmp_path / "every")
+    trained(*options, "--shard-states", out=tmp_path / "sharded")
+    before, after = weights(tmp_path / "every"), weights(tmp_path / "sharded")
+    assert all(torch.equal(x, after[name]) for name, x in before.items())
+
+
 def test_sharded_states_end_with_the_bits_of_states_that_all_hold(tmp_path: Path) -> None:
     options = ("--processes", "2", "--recipe", "fp8-lm")
     every = trained(*options, out=tmp_path / "every")

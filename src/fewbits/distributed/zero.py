@@ -81,8 +81,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         owner: the rank that holds the state of each parameter, in the order of the groups.
 
     Raises:
-        ArgumentError: no process group, sharded parameters, a loss scale, the schedule of ``muppet``, a codec
-            that does not fit, or an optimizer that has states.
+        ArgumentError: no process group, sharded parameters, a loss scale, the schedule of ``muppet``, LARS
+            with a group, a codec that does not fit, or an optimizer that has states.
     """
 
     _step_supports_amp_scaling = True  # so that a loss scaler comes to `step`, where it is refused
@@ -114,6 +114,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
             raise ArgumentError(
                 f"recipe {recipe.name!r} scales the loss ({recipe.scaling}), and processes that see their own"
                 " gradients only would choose different scales; take it with scaling=none, or another one"
+            )
+        if getattr(optimizer, "_group", None) is not None:
+            raise ArgumentError(
+                f"{type(optimizer).__name__} with a group, whose processes have all gradients and share the"
+                " norms of all layers, and here each has those of its own; leave group out of it"
             )
         if recipe is not None and recipe.schedule == "muppet":
             raise ArgumentError(

@@ -40,6 +40,7 @@ class LARS(Optimizer):
             Each then computes the norms of its share of the layers, and one all-gather brings the others:
             the same bits as without (Shi et al., Towards Scalable Distributed Training of Deep Learning on
             Public Cloud Clusters, MLSys 2021). A copy of the optimizer computes all norms by itself.
+            Within a ``ZeroOptimizer`` leave it out: owners compute the norms of their own layers.
 
     Raises:
         ArgumentError: an option out of its range, or no such recipe.
@@ -78,11 +79,11 @@ class LARS(Optimizer):
 
         Raises:
             ArgumentError: sharded parameters, whose norms all processes of their mesh compute together, where
-                processes share norms.
+                processes share norms; or gradients of other layers than the other processes have.
         """
-        layers = [p for p in self._parameters() if p.ndim > 1 and p.grad is not None]
+        layers = [p for p in self._parameters() if p.ndim > 1]
         if self._group is not None:
-            for p in layers:
+            for p in (p for p in layers if p.grad is not None):
                 if is_sharded(p):
                     raise ArgumentError(
                         f"a sharded parameter of shape {tuple(p.shape)}, and LARS was made with a group,"
@@ -98,7 +99,8 @@ class LARS(Optimizer):
             w, g = (gathered(torch.linalg.vector_norm(x)) for x in (now, unscaled(gradient, unscale)))
             return (float(w), float(g)) if _on_host(w) else (w, g)  # of a device nobody waits for them
 
-        self._norms = iter(shared_norms([p.numel() for p in layers], norms, self._group))
+        sizes, due = [p.numel() for p in layers], [p.grad is not None for p in layers]
+        self._norms = iter(shared_norms(sizes, due, norms, self._group))
 
     def update(
         self, values: torch.Tensor, gradient: torch.Tensor, state: ParameterState, group: Options

@@ -91,8 +91,8 @@ def recipe_trainer(
     if shard_states:
         _check_sharded(model, chosen, codec, local_steps)
     together = Together(model, codec, local_steps, seed) if codec else None
-    # Behind averaged gradients all hold the same parameters.
-    alike = distributed.group.WORLD if codec and not local_steps else None
+    # Behind averaged gradients all hold the same ones, unless each keeps those of its own tensors.
+    alike = distributed.group.WORLD if codec and not local_steps and not shard_states else None
     optimizer = recipe_optimizer(model.parameters(), chosen, task.hyper, alike)
     held: torch.optim.Optimizer = optimizer
     if hasattr(model, "fewbits_sparsity"):
