@@ -27,7 +27,7 @@ from tests.processes import joined
 
 STEPS = 5
 ROWS = 64  # of each process: two whole blocks of 32 along the batch
-EVERY = tuple(RECIPES)
+EVERY = tuple(name for name in RECIPES if name != "assigned")  # which several processes refuse
 
 
 def built(chosen: str, way: str, **options: Any) -> nn.Module:

@@ -1,4 +1,4 @@
-"""Every recipe under fully_shard (FSDP2) and DistributedDataParallel: the losses of a plain loop."""
+"""Every recipe but one under fully_shard (FSDP2) and DistributedDataParallel: the losses of a plain loop."""
 
 import json
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Schedules on several processes that train one model: the formats of one process, or a refusal."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import distribute_tensor
 
+from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
+from fewbits.recipes import recipe
 from fewbits.train.schedules import Muppet, schedule
 from tests.distributed.team import Team
 
@@ -54,3 +57,14 @@ def switches_with_the_whole(rank: int, size: int) -> None:
 
 def test_muppet_switches_sharded_models_where_it_switches_whole_ones(two_processes: Team) -> None:
     two_processes.run(switches_with_the_whole)
+
+
+@pytest.mark.usefixtures("two")
+def test_assigned_is_refused_as_processes_would_promote_other_layers_and_leaves_the_model_alone() -> None:
+    model = prepare(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 8)), "assigned")
+    with pytest.raises(ArgumentError, match="'assigned' on 2 processes: each would choose formats by"):
+        schedule(model, "assigned", STEPS)
+    for layer in model.children():
+        precision: Any = layer.precision
+        assert precision.observer is None
+        assert precision.recipe == recipe("assigned")

@@ -77,11 +77,6 @@ def recipe_trainer(
         )
     if local_steps and not codec:
         raise ArgumentError(f"local_steps={local_steps} without a codec; name what travels, as fp32")
-    if codec and chosen.schedule == "assigned":
-        raise ArgumentError(
-            f"recipe {chosen.name!r} on several processes: each would choose formats by what its own samples"
-            " do; take another recipe, or one process"
-        )
     scaling = chosen.scaling
     if codec and read_codec(codec).feedback and scaling is not None and scaling.dynamic:
         raise ArgumentError(

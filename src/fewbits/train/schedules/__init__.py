@@ -34,7 +34,8 @@ def schedule(model: nn.Module, recipe: str | Recipe, steps: int) -> Schedule:
 
     Raises:
         ArgumentError: no such recipe, a model that was not prepared, or with another recipe where either
-            changes formats, or steps that are no whole number above 0.
+            changes formats, or steps that are no whole number above 0; or ``assigned`` on several
+            processes, where each would choose formats by its own part of a batch.
     """
     chosen = read(recipe)
     count: object = steps  # whatever a caller without types passes

@@ -7,7 +7,9 @@ from typing import cast
 import torch
 from torch import nn
 
+from fewbits.errors import ArgumentError
 from fewbits.nn.layer_precision import LayerPrecision, Observer
+from fewbits.optim.sharded import processes
 from fewbits.recipes import Recipe
 from fewbits.train.schedules.schedule import Schedule
 from fewbits.typing import StateDict
@@ -18,9 +20,19 @@ OVERFLOW = 0.01  # of an operand's values beyond the largest: the layer is promo
 
 
 class Assigned(Schedule):
-    """Gives the largest layers the low formats until they hold most weights; overflow promotes a layer."""
+    """Gives the largest layers the low formats until they hold most weights; overflow promotes a layer.
+
+    Raises:
+        ArgumentError: several processes. A layer is promoted at once, in the middle of a forward pass, and to
+            agree they would have to wait for each other at every operand.
+    """
 
     def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
+        if processes() > 1:
+            raise ArgumentError(
+                f"recipe {recipe.name!r} on {processes()} processes: each would choose formats by what its"
+                " own samples do; take another recipe, or one process"
+            )
         super().__init__(model, recipe, steps)
         self.high = recipe.extended(weight=HIGH, activation=HIGH, gradient=HIGH)
         modules = dict(model.named_modules())
