@@ -124,6 +124,78 @@ def test_what_is_written_into_a_parameter_is_its_masters_value_too(recipe: str) 
     assert stepped(recipe, lambda m: None).min() < -0.1
 
 
+def put(p: nn.Parameter) -> None:
+    p.data = torch.full_like(p, 3.0)
+
+
+# Ways around autograd: no version of the parameter counts them.
+UNCOUNTED: dict[str, Callable[[nn.Parameter], object]] = {
+    "clamp_": lambda p: p.data.clamp_(3.0, 3.0),
+    "copy_": lambda p: p.data.copy_(torch.full_like(p, 3.0)),
+    "assigned": put,
+    "NumPy": lambda p: p.detach().numpy().fill(3.0),
+    "vector": lambda p: nn.utils.vector_to_parameters(torch.full((p.numel(),), 3.0, dtype=p.dtype), [p]),
+}
+
+
+@pytest.mark.parametrize("write", UNCOUNTED.values(), ids=list(UNCOUNTED))
+@pytest.mark.parametrize("recipe", ["fp16-master:scaling=none", "fp32:parameter=fp8_e4m3,has_master=yes"])
+def test_what_is_written_past_autograd_is_the_masters_value_too(
+    recipe: str, write: Callable[[nn.Parameter], object]
+) -> None:
+    model = prepare(nn.Linear(4, 4, bias=False), recipe)  # alive: it knows which parameters are narrow
+    (p,) = model.parameters()
+    optimizer = SGD([p], 0.125, recipe=recipe)
+    for step in range(3):
+        if step == 2:
+            write(p)
+        p.grad = torch.ones_like(p)
+        optimizer.step()
+    assert torch.equal(optimizer.state[p]["master"], torch.full((4, 4), 2.875))
+
+
+WRITTEN: dict[str, Callable[[nn.Parameter], object]] = {
+    "zero_": lambda p: p.zero_(),
+    "data": lambda p: p.data.clamp_(-0.01, 0.01),
+    "row": lambda p: p[1].fill_(0.5),
+}
+
+
+@pytest.mark.parametrize("write", WRITTEN.values(), ids=list(WRITTEN))
+def test_a_compensation_goes_with_the_value_that_it_belongs_to(
+    write: Callable[[nn.Parameter], object],
+) -> None:
+    """100 - 0.2 is 100 in bfloat16: the sum lost 0.2, which is no loss of what is written there."""
+    p = nn.Parameter(torch.full((2, 3), 100.0, dtype=torch.bfloat16))
+    optimizer = SGD([p], 1.0, recipe="bf16-only-kahan")
+    p.grad = torch.full_like(p, 0.2)
+    optimizer.step()
+    with torch.no_grad():
+        write(p)
+    wanted = p.detach().clone()
+    p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert torch.equal(p, wanted)
+    p.grad = torch.full_like(p, 0.2)
+    optimizer.step()
+    assert torch.equal(p[wanted == 100], wanted[wanted == 100] - 0.5)  # its loss was kept: 0.4 rounds to 0.5
+
+
+def test_kahans_sum_is_that_of_bfloat16_arithmetic() -> None:
+    random = torch.Generator().manual_seed(0)
+    start = (1 + torch.rand(500, generator=random)).bfloat16()
+    p, total, lost = nn.Parameter(start.clone()), start.clone(), torch.zeros_like(start)
+    optimizer = SGD([p], 1.0, recipe="bf16-only-kahan")
+    for _ in range(50):
+        p.grad = (0.01 * torch.randn(500, generator=random)).bfloat16()
+        optimizer.step()
+        y = -p.grad - lost
+        summed = total + y
+        lost, total = (summed - total) - y, summed
+        assert torch.equal(p, total)
+    assert float(optimizer.state[p]["compensation"].abs().max()) > 0
+
+
 @pytest.mark.parametrize("recipe", MASTERS)
 def test_a_master_keeps_its_bits_where_nothing_was_written(recipe: str) -> None:
     """Steps far below half a unit add up, though all of a parameter was written, and a part changed."""

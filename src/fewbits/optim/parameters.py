@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import torch
 
+from fewbits.kernels.ops.sharding import gathered
 from fewbits.optim.packing import pack, round_values, torch_dtype, unpack
 from fewbits.optim.parameter_state import ParameterState
 from fewbits.optim.sharded import local, of_one
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes.parameter_marks import is_rounded, take_unrounded
 
-_VERSION = "fewbits_version"  # of a parameter, when its master copy was last rounded into it
+_ROUNDED_INTO = "fewbits_master_rounded_into"  # of a parameter into which a step has rounded its master copy
 
 
 def current(p: torch.Tensor, state: ParameterState, recipe: Recipe) -> torch.Tensor:
@@ -29,11 +30,11 @@ def current(p: torch.Tensor, state: ParameterState, recipe: Recipe) -> torch.Ten
     if "master" not in state:
         state["master"] = pack(_before(p, recipe), recipe.master)
     master = unpack(state["master"], p)
-    # A master of before, as a checkpoint brings it, has no version: it stands.
-    if getattr(p, _VERSION, p._version) == p._version or target.rounding == "stochastic":
+    # A master that a checkpoint brings stands until the first step, and one that is rounded at random always.
+    if not hasattr(p, _ROUNDED_INTO) or target.rounding == "stochastic":
         return master
-    own, kept = local(p.detach().float()), local(master)
-    return of_one(torch.where(local(round_values(master, target)) == own, kept, own), p)
+    # Values tell what was written: versions do not count what goes through p.data or NumPy.
+    return _where_rounded(master, p.detach().float(), target, master)
 
 
 def add_(
@@ -46,7 +47,7 @@ def add_(
     elif recipe.has_master:
         state["master"] = pack(values + update, recipe.master)
         p.copy_(round_values(unpack(state["master"], p), target))
-        setattr(p, _VERSION, p._version)
+        setattr(p, _ROUNDED_INTO, True)
     elif recipe.update == "kahan":
         _add_compensated_(p, values, update, state, target)
     else:
@@ -58,12 +59,29 @@ def add_(
 def _add_compensated_(
     p: torch.Tensor, values: torch.Tensor, update: torch.Tensor, state: ParameterState, target: RoleFormat
 ) -> None:
-    """Kahan's sum with every operation rounded to the parameter's format."""
+    """Kahan's sum with every operation rounded to the parameter's format.
+
+    A compensation stands where the parameter is what it was left by: the sum without the loss rounds to it.
+    """
     lost = unpack(state["compensation"], values) if "compensation" in state else torch.zeros_like(values)
+    if target.rounding != "stochastic":
+        lost = _where_rounded(values - lost, values, target, lost, torch.zeros_like(values))
     y = round_values(update - lost, target)
     total = round_values(values + y, target)
     state["compensation"] = pack(round_values(round_values(total - values, target) - y, target), target)
     p.copy_(total)
+
+
+def _where_rounded(
+    x: torch.Tensor,
+    values: torch.Tensor,
+    target: RoleFormat,
+    kept: torch.Tensor,
+    other: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Return ``kept`` where ``x`` rounds to ``values``, and elsewhere ``other``; None: the values."""
+    found = torch.where(round_values(x, target) == values, kept, values if other is None else other)
+    return of_one(local(found), values)  # rounding gathers a tensor whose shards would cut blocks
 
 
 def parameter_format(p: torch.Tensor, recipe: Recipe) -> RoleFormat | None:
@@ -84,6 +102,6 @@ def _before(p: torch.Tensor, recipe: Recipe) -> torch.Tensor:
         target = parameter_format(p, recipe)
         if target is not None:
             # If nobody has set the parameter since it was rounded; chosen on its device.
-            same = (local(round_values(before, target)) == local(own)).all()
+            same = gathered((round_values(before, target) == own).all())
             return of_one(torch.where(same, local(before), local(own)), p)
     return own.clone()
