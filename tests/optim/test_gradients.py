@@ -66,6 +66,21 @@ def test_clipping_shrinks_the_norm_to_its_limit(recipe: str, loss_scale: float) 
     assert torch.equal(next(sgd.gradients())[1], g)
 
 
+@pytest.mark.parametrize("loss_scale", [1.0, 128.0])
+@pytest.mark.parametrize("last", [[1.0, 1e-3], [0.01, 1e-4]])
+def test_clipping_loses_no_small_fp16_gradient(last: list[float], loss_scale: float) -> None:
+    w = nn.Parameter(torch.zeros(3, dtype=torch.float16))
+    w.grad = torch.tensor([20000.0, *last], dtype=torch.float16)
+    exact = w.grad.double()
+    sgd = SGD([w], 1.0, momentum=0.0, recipe="fp16-master:scaling=none")
+    sgd.clip_(1e-2, loss_scale=loss_scale)
+    sgd.step()
+    torch.testing.assert_close(
+        sgd.state[w]["master"].double(), -exact * 1e-2 * loss_scale / exact.norm(), rtol=1e-6, atol=0
+    )
+    assert getattr(w, "grad_dtype", torch.float16) == torch.float16
+
+
 def test_a_norm_that_is_no_number_makes_all_gradients_nan() -> None:
     v, w = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(3))
     v.grad, w.grad = torch.tensor([1.0, math.nan]), torch.ones(3)

@@ -162,6 +162,9 @@ class ZeroOptimizer(torch.optim.Optimizer):
             if owner != self._peers.rank:
                 p.grad = None
         self._averaged = True
+        self._note_means()
+
+    def _note_means(self) -> None:
         self._means = [
             TensorWeakRef(p.grad) for i in self._own if (p := self._parameters[i]).grad is not None
         ]
@@ -339,11 +342,16 @@ class ZeroOptimizer(torch.optim.Optimizer):
         every = rows[self.owner, range(len(self.owner))]
         norm = float(torch.linalg.vector_norm(every[every != -1]))
         if not norm <= max_norm:  # NaN too
-            for i in self._own:
-                gradient = self._parameters[i].grad
-                if gradient is not None:
-                    gradient.mul_(max_norm / norm)
+            scale = getattr(self.optimizer, "_scale_gradients", self._scale_own)  # FP16 ones in float32
+            scale(max_norm / norm)
+            self._note_means()
         return norm
+
+    def _scale_own(self, factor: float) -> None:
+        for i in self._own:
+            gradient = self._parameters[i].grad
+            if gradient is not None:
+                gradient.mul_(factor)
 
     def state_dict(self) -> StateDict:
         """Return the state of all parameters, as the wrapped optimizer alone would; every process calls it.

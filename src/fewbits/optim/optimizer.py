@@ -264,15 +264,27 @@ class Optimizer(torch.optim.Optimizer):
             ArgumentError: torch is too old for gradients of another dtype than their parameter's.
         """
         for p in self._parameters():
-            if p.grad is None or isinstance(p.grad, PackedGradient):
-                continue
-            if p.grad.dtype == torch.float16:
-                if not set_grad_dtype(p, torch.float32):
-                    raise ArgumentError(
-                        "this version of torch cannot unscale FP16 gradients before the step; leave out"
-                        " unscale_ and clip with optimizer.clip_(max_norm, loss_scale=scaler.get_scale())"
-                    )
-                self._widened.append(p)
+            if not self._widen(p):
+                raise ArgumentError(
+                    "this version of torch cannot unscale FP16 gradients before the step; leave out"
+                    " unscale_ and clip with optimizer.clip_(max_norm, loss_scale=scaler.get_scale())"
+                )
+
+    def _widen(self, p: torch.Tensor) -> bool:
+        """Make an FP16 gradient float32 until the step; return whether this torch can do that."""
+        if p.grad is None or isinstance(p.grad, PackedGradient) or p.grad.dtype != torch.float16:
+            return True
+        if not set_grad_dtype(p, torch.float32):
+            return False
+        self._widened.append(p)
+        return True
+
+    def _scale_gradients(self, factor: float) -> None:
+        """Multiply all gradients; FP16 ones become float32 before, where torch can, so that none vanishes."""
+        for p in self._parameters():
+            self._widen(p)
+            if p.grad is not None:
+                p.grad.mul_(factor)
 
     def _narrow_gradients(self) -> None:
         for p in self._widened:
@@ -295,6 +307,8 @@ class Optimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def clip_(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
         """Shrink all gradients together so that their norm is at most ``max_norm``.
+
+        FP16 gradients that are shrunk are float32 from here to the step, as :meth:`widen_gradients` has it.
 
         Args:
             max_norm: of all gradients as one vector, above 0.
@@ -319,10 +333,7 @@ class Optimizer(torch.optim.Optimizer):
         together = [norm.to(norms[0].device) for norm in norms]
         norm = float(torch.linalg.vector_norm(torch.stack(together))) / float(loss_scale) if norms else 0.0
         if not norm <= max_norm:  # NaN too
-            factor = max_norm / norm
-            for p in self._parameters():
-                if p.grad is not None:
-                    p.grad.mul_(factor)
+            self._scale_gradients(max_norm / norm)
         return norm
 
     def nbytes(self) -> dict[str, float]:
