@@ -351,6 +351,18 @@ def test_weights_beyond_the_largest_promote_too_and_gradients_never_do() -> None
     assert found.promoted == ["1"]
 
 
+def test_a_second_schedule_takes_the_place_of_the_first() -> None:
+    model = prepare(nn.Sequential(nn.Linear(20, 40), nn.Linear(40, 20)), "assigned")
+    first, second = (schedule(model, "assigned", 50) for _ in range(2))
+    assert isinstance(first, Assigned)
+    assert isinstance(second, Assigned)
+    for name in ("0", "1"):
+        second.promote(name)
+    model(torch.full((10, 20), 1e30))  # beyond the high formats, too
+    assert first.promoted == []
+    assert [_formats(model, name) for name in ("0", "1")] == [HIGH, HIGH]
+
+
 @pytest.mark.parametrize("low", [True, False])
 def test_a_watcher_that_was_there_still_sees_every_operand(low: bool) -> None:
     seen = []

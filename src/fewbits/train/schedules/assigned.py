@@ -44,7 +44,10 @@ class Assigned(Schedule):
                 self.low.add(name)
         self.promoted: list[str] = []
         for name, precision in self.precision.items():
-            precision.observer = _Overflow(self, name, precision.observer)
+            there = precision.observer
+            if isinstance(there, _Overflow):  # of a schedule before this one, which would go on promoting
+                there = there.behind
+            precision.observer = _Overflow(self, name, there)
         self.apply()
 
     def promote(self, name: str) -> None:
