@@ -357,8 +357,11 @@ def skips(rank: int, size: int) -> None:
         assert norms[-1] == norms[-2] > 0
     assert torch.equal(weights(model), weights(whole))
     # No mean is right for gradients that were added to means, be they float32 since they were clipped.
-    for recipe in ("fp16-no-scaling", "fp32"):
-        model, zero = dealt(recipe)
+    narrow = prepare(nn.Linear(20, 5), "fp16-no-scaling")
+    for model, zero in (
+        (narrow, ZeroOptimizer(SGD(narrow.parameters(), 0.1, recipe="fp16-no-scaling"), "fp32")),
+        dealt("fp32"),
+    ):
         gradients_of(model, *next(rounds(rank, 1)))
         zero.clip_(0.01)
         model(torch.ones(1, 20)).sum().backward()
