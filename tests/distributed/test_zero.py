@@ -378,6 +378,18 @@ def test_a_step_that_is_skipped_leaves_no_trace_in_the_next(team: Teams) -> None
     team(3).run(skips)
 
 
+def refuses_norms(rank: int, size: int) -> None:
+    for codec in ("fp32", None):  # one process clips to what is no norm, or to another one, and none waits
+        model, deal = dealt("fp32", codec)
+        gradients_of(model, *next(rounds(rank, 1)))
+        with pytest.raises(fb.ArgumentError, match=r"max_norm=0\.0; expected a norm above 0"):
+            deal.clip_([1.0, 0.0][rank])
+        with pytest.raises(fb.ArgumentError, match="max_norm='a'; expected a norm above 0"):
+            deal.clip_([1.0, "a"][rank])
+        with pytest.raises(fb.ArgumentError, match=r"rank 1 has '.* clipped to 2"):
+            deal.clip_([1.0, 2.0][rank])
+
+
 def refuses(rank: int, size: int) -> None:
     model = model_of("fp32")
     with pytest.raises(fb.ArgumentError, match="scales the loss"):
@@ -396,15 +408,6 @@ def refuses(rank: int, size: int) -> None:
     zero = ZeroOptimizer(AdamW(model.parameters()), "fp32")
     with pytest.raises(fb.ArgumentError, match="expected 1"):
         zero.clip_(1.0, loss_scale=2.0)
-    for codec in ("fp32", None):  # one process clips to what is no norm, or to another one, and none waits
-        model, deal = dealt("fp32", codec)
-        gradients_of(model, *next(rounds(rank, 1)))
-        with pytest.raises(fb.ArgumentError, match=r"max_norm=0\.0; expected a norm above 0"):
-            deal.clip_([1.0, 0.0][rank])
-        with pytest.raises(fb.ArgumentError, match="max_norm='a'; expected a norm above 0"):
-            deal.clip_([1.0, "a"][rank])
-        with pytest.raises(fb.ArgumentError, match=r"rank 1 has '.* clipped to 2"):
-            deal.clip_([1.0, 2.0][rank])
     model = model_of("fp32")
     zero = ZeroOptimizer(AdamW(model.parameters()), "fp32")
     steps(model, zero, rank, 1)
@@ -438,3 +441,4 @@ def refuses(rank: int, size: int) -> None:
 
 def test_what_does_not_fit_is_refused_on_every_process(team: Teams) -> None:
     team(2).run(refuses)
+    team(2).run(refuses_norms)

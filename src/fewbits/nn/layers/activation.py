@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn.layer_precision import LayerPrecision
-from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products import converted
 
 

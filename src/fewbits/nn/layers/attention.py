@@ -9,9 +9,9 @@ from torch import nn
 from torch.nn.functional import dropout, pad
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.layers.dot_product import probabilities
-from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products import attention_product, converted, linear, viewed
 
 

@@ -15,8 +15,8 @@ from torch.nn.functional import dropout
 from torch.nn.utils.rnn import PackedSequence
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn.layer_precision import LayerPrecision
-from fewbits.nn.no_autocast import no_autocast
 from fewbits.nn.products import linear
 
 State: TypeAlias = tuple[torch.Tensor, ...]  # each (sequences, features); the first is what a step returns
