@@ -59,7 +59,8 @@ def test_torchs_clipping_and_the_optimizers_own_agree(chosen: str) -> None:
     wanted = nn.utils.clip_grad_norm_(theirs.parameters(), amount)
     assert before == pytest.approx(float(wanted), rel=1e-3)
     for a, b in zip(gradients(ours), gradients(theirs), strict=True):
-        torch.testing.assert_close(a, b, rtol=2e-3, atol=1e-6)
+        # What is shrunk stays in float32 until the step, where torch rounds it to the parameter's dtype.
+        torch.testing.assert_close(a, b.float(), rtol=2e-3, atol=1e-6)
     norm = torch.linalg.vector_norm(torch.stack([g.float().norm() for g in gradients(ours)]))
     assert float(norm) == pytest.approx(amount, rel=2e-3)
 
