@@ -18,7 +18,7 @@ from fewbits.kernels.arrays import lent as kernels
 from fewbits.kernels.arrays.products import max_vectors
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded, is_recorded_forward
-from fewbits.kernels.ops.memory import empty
+from fewbits.kernels.ops.memory import in_huge_pages
 from fewbits.kernels.ops.tensors import DTYPES_OF_PARTS, REALS, array, mark_changed
 
 Pieces = Sequence[torch.Tensor | None]
@@ -53,7 +53,7 @@ def fake_quantize(
     planned = kernels.rounding(format, axis, x.shape, choices)
     if planned is None or (out is not None and not _takes(out, x, source)):
         return None
-    y = empty(x.shape, x.dtype) if out is None else out
+    y = in_huge_pages(torch.empty_like(x, memory_format=torch.contiguous_format)) if out is None else out
     nonfinite = kernels.fake_quantize(planned.plan, source, (y.data_ptr(), *source[1:]), seed(), None)
     if out is not None:
         mark_changed(out)
@@ -126,7 +126,7 @@ def quantize(
     into: Any
     if there is None:
         parts = [
-            None if shape is None else empty(shape, dtype)
+            None if shape is None else in_huge_pages(torch.empty(*shape, dtype=dtype))
             for shape, dtype in zip(planned.parts, DTYPES_OF_PARTS, strict=True)
         ]
         into = [None if part is None else (part.data_ptr(), part.numel()) for part in parts]
@@ -151,7 +151,7 @@ def dequantize(
         fits = type(out) in PLAIN and (out.dtype, out.shape) == (dtype, shape) and not is_recorded(out)
         if not fits or _lent(out) is None or _among(out, parts):
             return None
-    y: torch.Tensor = empty(shape, dtype) if out is None else out
+    y: torch.Tensor = in_huge_pages(torch.empty(*shape, dtype=dtype)) if out is None else out
     if not kernels.dequantize(source, (y.data_ptr(), y.numel(), real), format.grammar, shape, axis):
         return None
     if out is not None:
@@ -182,7 +182,7 @@ def gemv(
     vectors, address, source = x.numel() // max(n, 1), x.data_ptr(), _lent_parts(parts)
     if length != n or source is None or address % 4 or (vectors > 1 and vectors > max_vectors(format)):
         return None
-    y = empty((*ahead, lines), x.dtype)
+    y = in_huge_pages(torch.empty(*ahead, lines, dtype=x.dtype))
     rows, out = (address, x.numel(), real), (y.data_ptr(), y.numel(), real)
     return y if kernels.gemv(rows, vectors, source, out, format.grammar, None, activation) else None
 

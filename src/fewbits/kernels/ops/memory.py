@@ -16,7 +16,11 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
     Small pages, which PyTorch's own tensors have, take up to ten times as long to get as to write.
     """
-    y = torch.empty(shape, dtype=dtype)
+    return in_huge_pages(torch.empty(shape, dtype=dtype))
+
+
+def in_huge_pages(y: torch.Tensor) -> torch.Tensor:
+    """Return ``y``, in memory that nobody has used yet: it gets huge pages if it is large."""
     if y.nbytes >= _LARGE:
         ask_for_huge_pages(y.data_ptr(), y.nbytes)
     return y
