@@ -101,9 +101,8 @@ def _is_own(folder: ModelFolder) -> bool:
     own = folder.path / OWN_CONFIG
     if folder.quantization or not own.is_file():
         return folder.quantization.get("quant_method") == NAME
-    producer = read_json_object(own).get(
-        "producer"
-    )  # earlier versions of the tool leave config.json as it is
+    # Earlier versions of the tool leave config.json as it is.
+    producer = read_json_object(own).get("producer")
     return isinstance(producer, dict) and producer.get("name") == NAME
 
 
