@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from numbers import Integral
 from typing import TypedDict
 
 import torch
@@ -20,6 +19,7 @@ from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.recipes import RoleFormat
 from fewbits.recipes.recipe import OPERANDS
 from fewbits.recipes.rounding import round_as
+from fewbits.tensor.inputs import is_count
 
 _SAMPLE = 16384  # values of a tensor that are looked at
 CLAMPED = 0.05  # of the largest entry: the mean by which a row of the logits' gradient misses its sum
@@ -73,8 +73,7 @@ class RoundingObserver:
     """
 
     def __init__(self, every: int = 50) -> None:
-        count: object = every  # whatever a caller without types passes
-        if isinstance(count, bool) or not isinstance(count, Integral) or int(count) < 1:
+        if not is_count(every):
             raise ArgumentError(f"every={every!r}; expected steps from one look to the next, at least 1")
         self.every = every
         self.step = 0

@@ -1,24 +1,20 @@
-"""Checks of arguments: formats, arrays of values to round, and largest magnitudes."""
+"""Checks of arguments: formats, arrays of values to round, largest magnitudes, and counts."""
 
 from __future__ import annotations
 
 import sys
+from numbers import Integral
 from typing import Any
 
 import numpy as np
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format, parse, shares_scale
+from fewbits.kernels.bits.reals import BFLOAT16, largest_finite
 
 _NAMES = ("float16", "bfloat16", "float32", "float64")
 _EXPECTED = "float16, bfloat16, float32 or float64"
 _SMALLEST = 2.0**-149  # of float32 above zero
-_LARGEST = {
-    "float16": 65504.0,
-    "bfloat16": (2 - 2.0**-7) * 2.0**127,
-    "float32": (2 - 2.0**-23) * 2.0**127,
-    "float64": sys.float_info.max,
-}
 
 
 def format(text: str | Format) -> Format:
@@ -120,9 +116,10 @@ def checked_amax(amax: Any, format: str | Format, x: Any) -> float | None:
             f"amax={amax!r} for {format}; only a scale of a whole tensor is chosen from it: leave it out"
         )
     own = _dtype(x)
-    if value > _LARGEST[own]:
+    largest = largest_finite(BFLOAT16 if own == "bfloat16" else np.dtype(own))
+    if value > largest:
         raise ArgumentError(
-            f"amax={amax!r} is above {_LARGEST[own]:.9g}, the largest {own}, which x holds: give the largest"
+            f"amax={amax!r} is above {largest:.9g}, the largest {own}, which x holds: give the largest"
             " magnitude of the whole tensor, whose dtype is that of x, or leave it out"
         )
     return max(float(value), _SMALLEST) if value else 0.0
@@ -133,3 +130,8 @@ def _dtype(x: Any) -> str:
     if isinstance(x, np.ndarray | np.generic):
         return x.dtype.name
     return str(getattr(x, "dtype", "float64")).removeprefix("torch.")
+
+
+def is_count(value: object) -> bool:
+    """Return whether this is a whole number above zero, and no truth value."""
+    return type(value) is not bool and isinstance(value, Integral) and int(value) >= 1

@@ -14,12 +14,13 @@ from scipy.sparse.linalg import LinearOperator, eigsh
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov.space import rounding_format
-from fewbits.solvers.krylov.stopping import check_count, is_count
+from fewbits.solvers.krylov.stopping import check_count
 from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
 from fewbits.solvers.operators.adapters import LinearMap, operator
 from fewbits.solvers.operators.operator import OnPairs, Operator
 from fewbits.solvers.operators.vectors import array, exponent_of, from_reals, reals, times_power, wide
 from fewbits.tensor import NarrowTensor, quantize
+from fewbits.tensor.inputs import is_count
 from fewbits.typing import AnyArray
 
 DEPENDENT = 1e-12  # times the largest eigenvalue of V^H A V: directions below are only rounding error

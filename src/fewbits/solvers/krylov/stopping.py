@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass, replace
-from numbers import Integral
 
 from fewbits.errors import ArgumentError
 from fewbits.solvers.operators.vectors import is_real
+from fewbits.tensor.inputs import is_count
 
 # Loops stop a little below the tolerance, because the true residual is summed in another order.
 MARGIN = 1 - 2.0**-10
@@ -59,11 +59,6 @@ class Stopping:
     def of_copies(self, copies: int) -> Stopping:
         """Return the same criterion for vectors that hold so many copies of the given ones."""
         return replace(self, atol=min(math.sqrt(copies) * self.atol, LARGEST))
-
-
-def is_count(value: object) -> bool:
-    """Return whether this is a whole number above zero, and no truth value."""
-    return type(value) is not bool and isinstance(value, Integral) and int(value) >= 1
 
 
 def check_count(value: object, name: str) -> None:

@@ -17,7 +17,6 @@ from fewbits.errors import ArgumentError
 from fewbits.formats import Format
 from fewbits.solvers.krylov import Deflation
 from fewbits.solvers.krylov.space import Space, rounding_format
-from fewbits.solvers.krylov.stopping import is_count
 from fewbits.solvers.krylov.torch_vectors import TorchVectors
 from fewbits.solvers.lattice.packed_vectors import LatticeVectors
 from fewbits.solvers.lattice.square_operator import Square
@@ -25,6 +24,7 @@ from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.operator import Apply, Derived, Operator
 from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.tensor.inputs import is_count
 
 DEPENDENT = 1e-5  # of the largest: what lies below in a Gram matrix of float32 vectors is rounding
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from numbers import Integral
 
 from torch import nn
 
@@ -11,6 +10,7 @@ from fewbits.errors import ArgumentError
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.step_checks import note_schedule, prepared_parts
+from fewbits.tensor.inputs import is_count
 from fewbits.train.schedules.assigned import Assigned
 from fewbits.train.schedules.muppet import Muppet
 from fewbits.train.schedules.schedule import Schedule
@@ -38,8 +38,7 @@ def schedule(model: nn.Module, recipe: str | Recipe, steps: int) -> Schedule:
             processes, where each would choose formats by its own part of a batch.
     """
     chosen = read(recipe)
-    count: object = steps  # whatever a caller without types passes
-    if isinstance(count, bool) or not isinstance(count, Integral) or int(count) < 1:
+    if not is_count(steps):
         raise ArgumentError(f"steps={steps!r}; expected for how many the model trains, at least 1")
     _check_prepared(model, chosen)
     result = _KINDS[chosen.schedule](model, chosen, steps)
