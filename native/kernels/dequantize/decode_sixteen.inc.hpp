@@ -178,6 +178,9 @@ inline CodeDecoder code_decoder_of(const Table& t) {
     return s;
 }
 
+// That of the elements of a format.
+inline CodeDecoder code_decoder_of(const Format& f) { return f.tabled ? code_decoder_of(f.table) : code_decoder_of(f.grid); }
+
 namespace {  // of this file alone
 
 // The codes of part `h` of 16 in the lanes of a register: from their first bit on at s.shifts[h], other codes around
@@ -334,6 +337,7 @@ inline bool decodes_in_registers(const Grid&) { return false; }
 inline CodeDecoder code_decoder_of(const Grid&) { return {}; }
 inline bool decodes_in_registers(const Table&) { return false; }
 inline CodeDecoder code_decoder_of(const Table&) { return {}; }
+inline CodeDecoder code_decoder_of(const Format&) { return {}; }
 inline void decode_scales(const CodeDecoder&, const u8*, const u8*, i64, float*) {}
 
 #endif

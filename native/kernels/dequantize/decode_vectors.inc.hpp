@@ -17,13 +17,13 @@ using vectors::broadcast, vectors::read, vectors::store_nontemporal, vectors::wr
 using Fours = float __attribute__((vector_size(16)));
 using decode_sixteen::Decoder, decode_sixteen::bytes_of_sixteen, decode_sixteen::decode_part, decode_sixteen::parts;
 
-// Whether whole vectors of a line can be decoded in registers.
+// Whether whole vectors of a line can be decoded in registers: elements of a grid, or of a small table.
 inline bool decodes_in_registers(const Format& f) {
     // A scale for each eight values or more, or one for the line.
     const bool blocks = !has_blocks(f) || f.block % 8 == 0;
     const bool shifts = f.scales != Scales::shifted || f.shift_bits == 0 ||
                         (f.sub_block == 2 && f.shift_bits == 1 && f.block >= 16 && is_power_of_two(f.block));
-    return !f.tabled && blocks && shifts && decodes_in_registers(f.grid);
+    return blocks && (f.tabled ? f.scales != Scales::shifted && decodes_in_registers(f.table) : shifts && decodes_in_registers(f.grid));
 }
 
 // Which values of a vector share a scale: all of them, each half of them, or all but for the shifts of pairs.

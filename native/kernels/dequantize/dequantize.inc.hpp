@@ -14,7 +14,7 @@
 
 namespace dequantize {
 
-using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixteen::decodes_in_registers;
+using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of;
 using decode_vectors::decode_vectors, decode_vectors::decodes_in_registers;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, packed::outer_scale,
     packed::prepare_dequantize;
@@ -104,11 +104,9 @@ inline const float* decode_part(const PreparedDequantize& p, const CodeDecoder* 
     return out;
 }
 
-// Whether a table's values are decoded in registers: times one scale, which rounds once in float32 as it does in float64.
-inline bool selects_from_table(const Format& f) {
-    const bool one_product = f.scales == Scales::none || f.scales == Scales::real || f.scales == Scales::power_of_two;
-    return f.tabled && one_product && (!has_blocks(f) || f.block % 8 == 0) && decodes_in_registers(f.table);
-}
+// Whether whole vectors are decoded in registers. A table's values times one scale round once in float32 as in float64; times two
+// they do not.
+inline bool decodes_vectors(const Format& f) { return decodes_in_registers(f) && !(f.tabled && f.scales == Scales::two_level); }
 
 // Lines side by side go in squares of 64: rows of the square are whole cache lines of the result.
 constexpr i64 strip_rows = 64, strip_lanes = 64;
@@ -167,9 +165,9 @@ void dequantize(const Dequantize& job, i64 first, i64 last) {
     // The scale of values that have none.
     for (i64 i = 0; i < tile; ++i) t.ones[i] = 1.0f;
     const i64 step = values_in_item(p), in_line = count_of(p.g.n, step);
-    const bool replaces = job.combine == Combine::replace, table = selects_from_table(p.f), vectors = table || decodes_in_registers(p.f),
+    const bool replaces = job.combine == Combine::replace, vectors = decodes_vectors(p.f),
                direct = replaces && job.values_type == Real::f32 && p.g.place_step == 1;
-    const CodeDecoder s = table ? code_decoder_of(p.f.table) : vectors ? code_decoder_of(p.f.grid) : CodeDecoder{};
+    const CodeDecoder s = vectors ? code_decoder_of(p.f) : CodeDecoder{};
     for (i64 item = first; item < last; ++item) {
         const i64 start = item % in_line * step, n = least(step, p.g.n - start);
         if (side_by_side(p.g)) {

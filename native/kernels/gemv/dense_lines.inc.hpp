@@ -14,7 +14,7 @@
 
 namespace dense_lines {
 
-using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of, decode_sixteen::decodes_in_registers;
+using decode_sixteen::CodeDecoder, decode_sixteen::code_decoder_of;
 using decode_vectors::decodes_in_registers;
 using dequantize::decode_by_loops;
 using packed::DecodeBuffers, packed::PreparedDequantize, packed::outer_scale, packed::prepare_dequantize;
@@ -99,7 +99,7 @@ inline void gemv_stored(const Gemv& job, const float* permuted, i64 first, i64 l
 #if defined(__AVX2__)
     // Whole vectors in registers.
     if (decodes_in_registers(job.format)) {
-        const CodeDecoder s = code_decoder_of(p.f.grid);
+        const CodeDecoder s = code_decoder_of(p.f);
         const i64 done = job.n / 16 * 16;
         for (i64 line = first; line < last; ++line) {
             float y[1][rows_in_sums] = {{dot_decoded(p, s, t, line, job.x, done)}};

@@ -384,8 +384,8 @@ struct Run {
 };
 
 // Adds the products of n values of `lines` lines, whole groups, and of `rows` rows. Two byte shuffles look up the upper two bytes
-// of 32 values, unpacking joins them, a shift and a mask part neighbours: per line 29 instructions for 64 values of a row, and
-// eight loads of x for all lines; a further row takes nine instructions of a line. Codes are asked for `ahead` bytes further on.
+// of 32 values, unpacking joins them, a shift and a mask part neighbours: per line 30 instructions for 64 values of a row, and
+// eight loads of x for all lines; a further row takes ten instructions of a line. Codes are asked for `ahead` bytes further on.
 template <i64 lines, i64 rows, bool threes, Sharing sharing>
 inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x, i64 step, i64 n, i64 ahead, Sum (*sums)[rows]) {
     const Nibbles k = given;
@@ -396,7 +396,7 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
         for (i64 r = 0; r < rows; ++r) sum[l][r] = sums[l][r];
     for (i64 g = 0; g < n; g += nibbles_at_once) {
         __m256i c[lines];
-        __m256 group[2][lines][rows];  // the second where the halves of a group have scales of their own
+        __m256 group[2][lines][rows];  // of its halves, where sums have less to wait for than in one, whatever scales there are
 #pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l) {
             const u8* codes = run.codes[l] + g / 8 * (threes ? 3 : 4);
@@ -416,28 +416,28 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
             }
 #pragma GCC unroll 2
             for (i64 u = 0; u < 2; ++u) {
-                const bool begins = h == 0 && (halves || u == 0);
 #pragma GCC unroll 4
                 for (i64 r = 0; r < rows; ++r) {
                     const float* from = x + g * step + r * nibbles_at_once + 32 * h + 16 * u;
                     const __m256 first = _mm256_loadu_ps(from), second = _mm256_loadu_ps(from + 8);
 #pragma GCC unroll 4
                     for (i64 l = 0; l < lines; ++l) {
-                        __m256& products = group[halves ? u : 0][l][r];
-                        products = begins ? _mm256_mul_ps(low_values(pairs[u][l]), first) : _mm256_fmadd_ps(low_values(pairs[u][l]), first, products);
+                        __m256& products = group[u][l][r];
+                        products = h == 0 ? _mm256_mul_ps(low_values(pairs[u][l]), first) : _mm256_fmadd_ps(low_values(pairs[u][l]), first, products);
                         products = _mm256_fmadd_ps(high_values(pairs[u][l]), second, products);
                     }
                 }
             }
         }
-        const i64 block = g >> k.log_size;
+        const i64 block = g >> (sharing == Sharing::halves ? 5 : k.log_size);
 #pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l)
 #pragma GCC unroll 2
             for (i64 u = 0; u < (halves ? 2 : 1); ++u) {
                 const __m256 scale = scales_in_lanes<sharing>(k, run.scales[l] + block, u);
 #pragma GCC unroll 4
-                for (i64 r = 0; r < rows; ++r) sum[l][r] = _mm256_fmadd_ps(group[u][l][r], scale, sum[l][r]);
+                for (i64 r = 0; r < rows; ++r)
+                    sum[l][r] = _mm256_fmadd_ps(halves ? group[u][l][r] : _mm256_add_ps(group[0][l][r], group[1][l][r]), scale, sum[l][r]);
             }
     }
     for (i64 l = 0; l < lines; ++l)
@@ -471,9 +471,10 @@ inline void add_turn(const PreparedDequantize& p, const Nibbles& k, DecodeBuffer
         if (threes) __builtin_prefetch(run.shifts[l] + lines * p.bytes.shifts), __builtin_prefetch(run.shifts[l] + lines * p.bytes.shifts + 64);
     }
     // What is read next: where a line is longer than a turn, of other lines, or of the first ones further on; else what
-    // lies behind.
+    // lies behind all of these, not of the next one of them.
     const bool whole = turn.n == k.covered, others = turn.end - line > lines;
-    const i64 ahead = whole ? prefetched : others ? lines * p.bytes.codes : (turn.begin - line) * p.bytes.codes + turn.n / 8 * bits;
+    const i64 next = lines * p.bytes.codes, beyond = next < prefetched ? prefetched : next;
+    const i64 ahead = whole ? beyond : others ? next : (turn.begin - line) * p.bytes.codes + turn.n / 8 * bits;
     // More is read than the codes of a group of three bits: nothing behind those of the last one.
     const i64 rest = threes && turn.start + turn.n == k.covered ? nibbles_at_once : 0, n = turn.n - rest, step = turn.x.step;
     const float* x = turn.x.values + turn.start * step;

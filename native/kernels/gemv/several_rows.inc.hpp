@@ -70,7 +70,7 @@ struct Decoding {
 inline Decoding decoding_of(const Gemv& job, const PreparedDequantize& p) {
     Decoding c{comes_in_nibbles(job.format), decodes_in_registers(job.format), piece_decoder_of(job.format), {}, {}};
     if (c.in_nibbles) c.nibbles = nibbles_of(job, false);
-    if (c.in_registers) c.decoder = code_decoder_of(p.f.grid);
+    if (c.in_registers) c.decoder = code_decoder_of(p.f);
     return c;
 }
 

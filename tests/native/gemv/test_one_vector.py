@@ -24,6 +24,14 @@ FORMATS = (
     *("mxfp4", "int4_channel", "fp4_e2m1", "bdr(m=2,d1=8,k1=32,d2=1,k2=2)"),
     *(f"block(element=int(4),scale=fp32,size={size})" for size in (8, 64)),
 )
+# Values of tables: of one bit to four, with codes that are none, and two levels of scales; then in loops.
+TABLES = (
+    *("binary_channel", "binary_tensor", "block(element=binary,scale=e8m0,size=32)", "binary"),
+    "block(element=binary,scale=fp8_e4m3,size=16,outer=fp32,outer_size=channel)",
+    "block(element=lookup(-1,-0.5,0,0.75,1),scale=fp32,size=24)",
+    "block(element=lookup(-1,-0.625,-0.5,-0.375,-0.25,-0.125,0,0.0625,0.125,0.25,1),scale=fp8_e5m2,size=64)",
+    *("block(element=lookup(-1,-0.3,0,0.3,1),scale=fp32,size=64)", "posit5_2"),
+)
 NIBBLES = (*FORMATS[-6:-4], *FORMATS[-3:])  # those with scales
 # Around a group of values that are multiplied together, around a run of scales, and what is left of a line.
 LENGTHS = (1, 31, 32, 33, 80, 496, 4096 - 32, 4096, 4096 + 48, 9000)
@@ -44,7 +52,7 @@ def unlike(q: fb.NarrowTensor, x: torch.Tensor, y: torch.Tensor) -> str | None:
     return f"{excess.max()} times the bound" if excess.numel() and not bool((excess <= 1).all()) else None
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *TABLES])
 def test_a_vector_meets_packed_weights_within_the_bound(name: str, isa: str) -> None:
     for n in LENGTHS:
         for lines in (1, 4, 7):
@@ -81,7 +89,7 @@ def test_neither_end_of_float32_is_lost_on_the_way(name: str, isa: str) -> None:
             assert (y != 0).all()
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *TABLES])
 def test_a_vector_with_a_single_one_gives_a_column(name: str, isa: str) -> None:
     """Every place of a group meets its own value, scale and shift, and no other."""
     blocks = torch.exp2(torch.arange(272) // 8 * 5 % 23 - 11.0)  # neighbouring scales differ
@@ -105,7 +113,7 @@ def test_subnormals_times_large_weights_are_not_lost(name: str, isa: str) -> Non
     assert unlike(q, x, fb.matvec(q, x)) is None
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", [*FORMATS, *TABLES])
 def test_codes_of_any_kind_are_multiplied_as_what_they_are(name: str, isa: str) -> None:
     rng = np.random.default_rng(0)
     for part in (1.0, 0.002, 0.0005):

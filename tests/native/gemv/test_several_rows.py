@@ -20,6 +20,9 @@ FORMATS = (
     "mxint8",
     "mx9",
     "bf16",
+    "binary_channel",
+    "block(element=lookup(-1,-0.5,0,0.75,1),scale=fp32,size=24)",
+    "block(element=binary,scale=fp8_e4m3,size=16,outer=fp32,outer_size=channel)",
 )
 # Those of which registers decode codes, by lookups, units or halves; of some the pairs have shifts.
 IN_REGISTERS = (
