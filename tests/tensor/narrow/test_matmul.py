@@ -66,6 +66,27 @@ def test_a_bound_far_tighter_is_refuted(name: str) -> None:
     assert excess(fb.matvec(q, x), x, q.dequantize().t()) > 1e-5
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "int8_channel", "binary_channel", "posit8_1"])
+def test_weights_of_more_vectors_than_the_limit_are_unpacked_and_of_no_fewer(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q = fb.quantize(normal(3, 40), name)
+    unpacked: list[int] = []
+    whole = fb.NarrowTensor.dense
+    monkeypatch.setattr(fb.NarrowTensor, "dense", lambda q: (unpacked.append(1), whole(q))[1])
+    table = q.format.element.grid is None
+    for isa in native.available_isas():
+        native.force_isa(isa)
+        limit = {"baseline": 16, "avx2": 64 if table else 512}.get(isa, 64)
+        for vectors in (1, limit, limit + 1):
+            x = normal(vectors, 40, seed=1)
+            for product in (lambda x: fb.matvec(q, x), lambda x: x @ q.t()):
+                unpacked.clear()
+                product(x)
+                assert len(unpacked) == (vectors > limit), (isa, vectors)
+    native.force_isa(None)
+
+
 @pytest.mark.parametrize("name", ["mxfp4", "mxfp8_e5m2", "mx6", "nvfp4"])
 def test_sixty_five_vectors_are_multiplied_with_the_unpacked_weights(name: str) -> None:
     q = fb.quantize(normal(8, 96), name)
