@@ -42,7 +42,7 @@ from tests.native.definition import defined, difference, possible
 np.seterr(all="ignore")  # NumPy computes what chips compute without a word
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if INTERPRETED:
-    pass
+    import tests.kernels.triton.fast_interpreter  # noqa: F401 - it changes the interpreter
 DEVICE = "cpu" if INTERPRETED else "cuda"
 # The interpreter multiplies by block scales, as some chips do.
 SCALES = INTERPRETED or scales_products(torch.device(DEVICE, 0))
