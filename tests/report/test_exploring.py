@@ -11,7 +11,7 @@ from fewbits.fronts import pareto_front
 from fewbits.report import choice_json, choice_page, choice_table, explore_json, explore_page, explore_table
 from fewbits.report.columns.exploring import best_within, bound_sentence, written
 from tests.report import exploring, fake
-from tests.report.test_browser import Visit, browser, quiet, visit  # noqa: F401 - a fixture
+from tests.report.test_browser import Browser, Visit, browser, quiet, visit  # noqa: F401 - a fixture
 from tests.report.test_json_text import strict
 from tests.report.test_pages import figures
 from tests.report.test_table import printed
@@ -162,7 +162,7 @@ def shown(seen: Visit, plot: str) -> dict[str, Any]:
     }
 
 
-def test_filters_hide_points_and_the_front_is_that_of_what_is_left(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_filters_hide_points_and_the_front_is_that_of_what_is_left(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
     seen = visit(browser, tmp_path / "space.html", explore_page(SPACE, fake.PROVENANCE))
     seen.settle()
     before = shown(seen, "bits")
@@ -183,10 +183,10 @@ def test_filters_hide_points_and_the_front_is_that_of_what_is_left(browser: Any,
     assert after["marked"] == len(SPACE.placed)  # named formats stay
     assert len(shown(seen, "proxy")["points"]) == len(SPACE.formats) - 1  # the other plot has its own filters
     assert quiet(seen)
-    seen.page.close()
+    seen.close()
 
 
-def test_a_point_says_what_it_is(browser: Any, tmp_path: Path) -> None:  # noqa: F811
+def test_a_point_says_what_it_is(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
     seen = visit(browser, tmp_path / "space.html", explore_page(SPACE, fake.PROVENANCE))
     seen.settle()
     point = seen.page.locator("#bits .scatterlayer .trace >> nth=0 >> path.point").first
@@ -197,4 +197,4 @@ def test_a_point_says_what_it_is(browser: Any, tmp_path: Path) -> None:  # noqa:
     text = " ".join(seen.texts("#bits .hoverlayer .hovertext"))
     assert "QSNR:" in text
     assert "bits per value, proxy" in text
-    seen.page.close()
+    seen.close()

@@ -9,7 +9,7 @@ import pytest
 from fewbits import report
 from fewbits.report.page.figures import stroke
 from tests.report.pages import PAGES
-from tests.report.test_browser import Visit, browser, quiet, visit  # noqa: F401 - a fixture
+from tests.report.test_browser import Browser, Visit, browser, quiet, visit  # noqa: F401 - a fixture
 
 WIDTHS = (1440, 390)
 LEGIBLE = (Path(__file__).parent / "legible.js").read_text(encoding="utf-8")
@@ -19,13 +19,13 @@ CUT = """() => [...document.querySelectorAll('.scroll')].filter(
 
 
 @pytest.fixture(scope="module", params=[(name, width) for name in PAGES for width in WIDTHS], ids=str)
-def opened(browser: Any, request: Any, tmp_path_factory: Any) -> Iterator[tuple[Visit, int]]:  # noqa: F811
+def opened(browser: Browser, request: Any, tmp_path_factory: Any) -> Iterator[tuple[Visit, int]]:  # noqa: F811
     name, width = request.param
     path: Path = tmp_path_factory.mktemp("legible") / "page.html"
-    seen = visit(browser, path, PAGES[name](), viewport={"width": width, "height": 900})
+    seen = visit(browser, path, PAGES[name](), width=width)
     seen.settle()
     yield seen, width
-    seen.page.close()
+    seen.close()
 
 
 def test_every_kind_of_page_is_among_them() -> None:
@@ -70,43 +70,43 @@ CROSSED = {
 
 
 @pytest.mark.parametrize("crossed", CROSSED)
-def test_texts_that_do_cross_are_seen(browser: Any, tmp_path: Path, crossed: str) -> None:  # noqa: F811
-    seen = visit(browser, tmp_path / "p.html", PAGES["train"](), viewport={"width": 390, "height": 900})
+def test_texts_that_do_cross_are_seen(browser: Browser, tmp_path: Path, crossed: str) -> None:  # noqa: F811
+    seen = visit(browser, tmp_path / "p.html", PAGES["train"](), width=390)
     seen.settle()
     assert seen.page.evaluate(LEGIBLE)["crossing"] == []
     seen.page.evaluate(CROSSED[crossed])
     assert seen.page.evaluate(LEGIBLE)["crossing"] != []
-    seen.page.close()
+    seen.close()
 
 
-def test_a_broken_word_is_seen(browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    seen = visit(browser, tmp_path / "p.html", PAGES["train"](), viewport={"width": 390, "height": 900})
+def test_a_broken_word_is_seen(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    seen = visit(browser, tmp_path / "p.html", PAGES["train"](), width=390)
     seen.settle()
     seen.page.add_style_tag(content="tbody th span { word-break: break-all; width: 3em; display: block }")
     assert "muppet" in seen.page.evaluate(LEGIBLE)["broken"]
     lines = "document.querySelector('#results .ytick tspan.line').textContent = 'mxfp6:gradient=mx'"
     seen.page.evaluate(lines)
     assert any("|" in word for word in seen.page.evaluate(LEGIBLE)["broken"])
-    seen.page.close()
+    seen.close()
 
 
-def test_a_card_says_what_each_of_its_numbers_is(browser: Any, tmp_path: Path) -> None:  # noqa: F811
-    seen = visit(browser, tmp_path / "p.html", PAGES["prune"](), viewport={"width": 400, "height": 900})
+def test_a_card_says_what_each_of_its_numbers_is(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
+    seen = visit(browser, tmp_path / "p.html", PAGES["prune"](), width=400)
     said = "getComputedStyle(document.querySelector('tbody td:nth-child(3)'), '::before').content"
     assert seen.page.evaluate(said) == '"metric"'
     button = seen.page.locator("table.sortable >> nth=0 >> thead button", has_text="metric")
     button.click()
     assert seen.texts("table.sortable >> nth=0 >> tbody td:nth-child(3)") == ["92.50", "96.50", "96.75"]
-    seen.page.close()
+    seen.close()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_each_curve_has_a_stroke_of_its_own_and_a_legend_that_shows_it(
-    browser: Any,  # noqa: F811
+    browser: Browser,  # noqa: F811
     tmp_path: Path,
     scheme: str,
 ) -> None:
-    seen = visit(browser, tmp_path / "solve.html", PAGES["solve"](), color_scheme=scheme)
+    seen = visit(browser, tmp_path / "solve.html", PAGES["solve"](), scheme=scheme)
     seen.settle()
     strokes = """paths => paths.map(p => {
       const s = getComputedStyle(p);
@@ -121,7 +121,7 @@ def test_each_curve_has_a_stroke_of_its_own_and_a_legend_that_shows_it(
     names = seen.texts("figure:has(#residuals) .signs li")
     assert names[1:3] == ["bf16 of fp32 (left)", "fp32"]
     assert "bf16x3, int8x2" in names
-    seen.page.close()
+    seen.close()
 
 
 def test_the_first_28_strokes_all_differ() -> None:
