@@ -142,6 +142,29 @@ def opposed(sign: float) -> Any:
     return sp.csr_array(np.block([[4 * np.eye(6), s], [sign * s, 4 * np.eye(6)]]))
 
 
+def refuse_together(rank: int, a: Any, b: Any) -> None:
+    """Give one of two processes what both have to refuse; a process that goes on alone would wait."""
+    modes = np.eye(6, 3)
+    broken = np.where(modes == 1, np.nan, modes) if rank else modes
+    with pytest.raises(
+        DataError, match="modes holds NaN" if rank else "another process refused its part of the"
+    ):
+        Deflation(a, broken)
+    with pytest.raises(ArgumentError, match="modes: 2 columns in one process and 3 in another"):
+        Deflation(a, modes[:, : 3 - rank])
+    with pytest.raises(ArgumentError, match="modes have 13 columns for 12 unknowns"):
+        Deflation(a, np.eye(6, 13))
+    with pytest.raises(
+        ArgumentError, match=rf"M is given {'here and' if rank else 'in another process and'} not"
+    ):
+        cg(a, b, M=np.eye(6) if rank else None)
+    with pytest.raises(DataError, match="M times a vector holds NaN"):
+        cg(a, b, M=lambda v: v * (np.nan if rank else 1.0))
+    far = Partitioned.split(sp.diags([1e300, 1e300, 1.0, 1e-20]).tocsr())
+    with pytest.raises(DataError, match="holds values more than 1e300 apart"):
+        cg(far, np.ones(2))
+
+
 def work_of_two(rank: int, folder: str) -> None:
     """Give two processes what they have to refuse or to agree on."""
     with joined(rank, folder, 2, PATIENCE):
@@ -152,7 +175,8 @@ def work_of_two(rank: int, folder: str) -> None:
                 symmetric_only(nonsymmetric, b[mine])
         with pytest.raises(ArgumentError, match=r"A is spread over processes.*modes\[A.start"):
             low_modes(a, a.n, 2)
-        modes = low_modes(opposed(1.0), 12, 3)[mine]
+        modes = low_modes(opposed(1.0), 12, 8)[mine]  # of which a process has fewer rows than columns
+        modes = modes.to(torch.complex64) if rank else modes
         deflated = cg(a, torch.from_numpy(b[mine]), deflation=Deflation(a, modes, None))
         # One process's part of b is complex, and so are both parts of x.
         right = b[mine] + 1j if rank else b[mine]
@@ -161,6 +185,7 @@ def work_of_two(rank: int, folder: str) -> None:
         given = opposed(1.0).toarray() if rank else opposed(1.0)
         with pytest.raises(FewbitsError, match="rows are a ndarray" if rank else "process 1 refused"):
             Partitioned.split(given)
+        refuse_together(rank, a, b[mine])
         np.savez(Path(folder) / f"{rank}.npz", deflated=deflated.x, symmetric=both[0], nonsymmetric=both[1])
 
 

@@ -17,6 +17,7 @@ from fewbits.solvers.krylov.space import rounding_format
 from fewbits.solvers.krylov.stopping import check_count
 from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
 from fewbits.solvers.operators.adapters import LinearMap, operator
+from fewbits.solvers.operators.agreement import agreeing, check_columns, in_one
 from fewbits.solvers.operators.operator import OnPairs, Operator
 from fewbits.solvers.operators.vectors import array, exponent_of, from_reals, reals, times_power, wide
 from fewbits.tensor import NarrowTensor, quantize
@@ -31,26 +32,26 @@ class Deflation:
 
     Args:
         A: (n, n), the matrix or operator, as a solver takes it.
-        modes: (n, k) columns, roughly eigenvectors of small eigenvalues; real or complex.
+        modes: (n, k) columns, roughly eigenvectors of small eigenvalues; real or complex. Of a
+            :class:`Partitioned` A the rows of this process, which may be fewer than k.
         format: the format that the basis is packed in, complex numbers as pairs; None keeps it in float32.
 
     Raises:
         ArgumentError: modes are not (n, k) or all zero, or A is not positive definite on their span.
-        DataError: NaN or infinity.
+        DataError: NaN or infinity. With rows spread over processes, all of them raise if one does.
     """
 
     def __init__(self, A: LinearMap, modes: AnyArray, format: str | Format | None = "quda_half") -> None:
-        given = array(modes, "modes")
-        if given.ndim != 2 or not 0 < given.shape[1] <= given.shape[0]:
-            raise ArgumentError(f"modes have the shape {tuple(given.shape)}; expected (n, k) with k <= n")
-        a = operator(
-            A,
-            len(given),
-            arrays=not isinstance(modes, torch.Tensor),
-            complex_vectors=given.is_complex(),
-            asked=f"modes have {len(given)} rows",
-            device=given.device,
-        )
+        with agreeing(A, "the modes"):
+            given, a = _read(A, modes)
+        check_columns(a, given.shape[1], "modes")
+        if given.shape[1] > (a.unknowns or a.n):  # of all processes: one may hold fewer rows than columns
+            raise ArgumentError(
+                f"modes have {given.shape[1]} columns for {a.unknowns or a.n} unknowns; expected (n, k) with"
+                " k <= n"
+            )
+        if in_one(a, given.is_complex()):
+            given = given.to(torch.complex128)
         a = OnPairs(a) if given.is_complex() and not a.complex else a
         self.a, self.exponent, _ = comfortable(a)
         self._pairs = given.is_complex()
@@ -103,6 +104,26 @@ class Deflation:
 
     def _wide(self) -> torch.Tensor:
         return wide(self.basis).to(torch.complex128) if self.a.complex else wide(self.basis)
+
+
+def _read(A: LinearMap, modes: AnyArray) -> tuple[torch.Tensor, Operator]:
+    """Return the modes in double precision, and A.
+
+    Raises:
+        FewbitsError: as for :class:`Deflation`.
+    """
+    given = array(modes, "modes")
+    if given.ndim != 2 or not given.shape[1]:
+        raise ArgumentError(f"modes have the shape {tuple(given.shape)}; expected (n, k) with k <= n")
+    a = operator(
+        A,
+        len(given),
+        arrays=not isinstance(modes, torch.Tensor),
+        complex_vectors=given.is_complex(),
+        asked=f"modes have {len(given)} rows",
+        device=given.device,
+    )
+    return given, a
 
 
 def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float = 1e-2) -> torch.Tensor:

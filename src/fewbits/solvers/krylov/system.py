@@ -8,12 +8,13 @@ from typing import Generic
 
 import torch
 
-from fewbits.errors import ArgumentError, DataError, FewbitsError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.krylov import fallback
 from fewbits.solvers.krylov.fallback import Attempt
 from fewbits.solvers.krylov.problem import Problem
 from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.operators.adapters import SAME, LinearMap, any_operator, operator
+from fewbits.solvers.operators.agreement import agreeing, check_columns, in_one
 from fewbits.solvers.operators.matrices import Matrix
 from fewbits.solvers.operators.operator import Derived, OnPairs, Operator, Shifted, random_vectors
 from fewbits.solvers.operators.vectors import array, exponent_of
@@ -62,17 +63,8 @@ class System(Generic[Array]):
         self.preconditioner: Operator | None
         self.pairs: bool
         self.kind: type[Problem] = Problem
-        refused: FewbitsError | None = None
-        try:
+        with agreeing(a, "A x = b"):
             self._read(a, b, x0, M, pairs, square)
-        except FewbitsError as error:
-            refused = error
-        if isinstance(a, Operator) and float(a.total(torch.tensor(float(refused is not None)))) > 0:
-            refused = refused or DataError(
-                "another process refused its part of A x = b; its message says why"
-            )
-        if refused is not None:
-            raise refused
         self._agree()
         self._scale()
 
@@ -80,17 +72,20 @@ class System(Generic[Array]):
         """Make vectors (n, k), in all processes complex, or with an x0, if they are in one.
 
         Raises:
-            ArgumentError: processes hold different numbers of right-hand sides.
+            ArgumentError: processes hold different numbers of right-hand sides, or one has an M and another
+                none.
         """
-        self.pairs = self.a.peak(torch.tensor(float(self.pairs), dtype=torch.float64)) > 0
-        started = self.a.peak(torch.tensor(float(self.x0 is not None), dtype=torch.float64)) > 0
+        self.pairs = in_one(self.a, self.pairs)
+        started = in_one(self.a, self.x0 is not None)
         self.b = self._vectors(self.b)
-        k = self.b.shape[1]
         if started:
+            k = self.b.shape[1]
             self.x0 = self.b.new_zeros(self.a.n, k) if self.x0 is None else self._vectors(self.x0)
-        most = self.a.peak(torch.tensor(float(k), dtype=torch.float64))
-        if self.a.peak(torch.tensor(most - k, dtype=torch.float64)) > 0:
-            raise ArgumentError(f"b has {k} columns here and {most:g} in another process")
+        check_columns(self.a, self.b.shape[1], "b")
+        if in_one(self.a, self.preconditioner is not None) and in_one(self.a, self.preconditioner is None):
+            places = ("here", "in another process")
+            given, missing = places if self.preconditioner is not None else places[::-1]
+            raise ArgumentError(f"M is given {given} and not {missing}; expected one in each, or in none")
 
     def _read(
         self, a: LinearMap, b: Array, x0: AnyArray | None, M: LinearMap | None, pairs: bool, square: bool

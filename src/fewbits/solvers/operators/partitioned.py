@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 
 import numpy as np
 import scipy.sparse
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError, DataError, FewbitsError
 from fewbits.formats import Format
+from fewbits.solvers.operators.agreement import agreeing
 from fewbits.solvers.operators.matrices import Matrix, SparseMatrix, long_residual, rounded_rows
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.vectors import from_reals, largest, reals
@@ -82,9 +84,14 @@ class Partitioned(Operator):
         return long_residual(self._rows, b, self._halo.beside(x))
 
     def scaled(self, exponent: int) -> Partitioned:
-        """Return A 2^exponent."""
-        scaled, rows = copy.copy(self), Matrix(self._rows).scaled(exponent)
-        scaled._rows = rows.a
+        """Return A 2^exponent; all processes call this together.
+
+        Raises:
+            DataError: a value of one of them would lose digits.
+        """
+        scaled = copy.copy(self)
+        with agreeing(self, "A: it holds values more than 1e300 apart"):
+            scaled._rows = Matrix(self._rows).scaled(exponent).a
         return scaled
 
     def magnitude(self) -> float:
@@ -92,8 +99,10 @@ class Partitioned(Operator):
         return self.peak(torch.from_numpy(self._rows.data))
 
     def peak(self, v: torch.Tensor) -> float:
-        """Return the largest magnitude in v over all processes."""
-        peak = torch.tensor(largest(v), dtype=torch.float64)
+        """Return the largest magnitude in v over all processes, infinity where there is NaN."""
+        size = largest(v)
+        # A maximum over processes may drop NaN, as that of gloo does.
+        peak = torch.tensor(math.inf if math.isnan(size) else size, dtype=torch.float64)
         dist.all_reduce(peak, dist.ReduceOp.MAX, group=self.group)
         return float(peak)
 
