@@ -44,6 +44,24 @@ def test_zeros_give_zeros_whatever_the_start(case: str) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.filterwarnings("error")
+def test_a_start_whose_residual_overflows_is_left(case: str) -> None:
+    kind, options = CASES[case]
+    one, b = KINDS[kind](LINKS, mass=0.3), field(kind)
+    found = one.solve(b, 1e250 * b, rtol=1e-6, **options)
+    assert found.converged
+    assert np.linalg.norm(b - one.apply(found.x)) <= 1.01e-6 * np.linalg.norm(b)
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).max <= 1e308, reason="long double is double here")
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_beyond_double_precision_are_refused(kind: str) -> None:
+    one, b = KINDS[kind](LINKS, mass=0.3), field(kind)
+    with pytest.raises(DataError, match="NaN or infinity in double precision"):
+        one.solve(b.astype(np.clongdouble) * np.longdouble("1e400"))
+
+
+@pytest.mark.parametrize("case", CASES)
 def test_a_solution_beyond_the_largest_number_is_no_solution(case: str) -> None:
     kind, options = CASES[case]
     one = KINDS[kind](lattice.unit_links(SHAPE), mass=0.05)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -65,6 +66,9 @@ def solve_through_square(
 
     x, rest = best, b if x0 is None else residual(best)
     least = a.norm(rest)
+    if not math.isfinite(least):  # as Krylov solvers do: from zero if the residual of x0 overflows
+        x = best = torch.zeros_like(b)
+        rest, least = b, size
     history: list[float] = []
     stages: list[Stage] = []
     updates = rounds = 0

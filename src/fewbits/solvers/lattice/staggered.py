@@ -126,9 +126,10 @@ class Staggered:
         if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
             name = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
             raise ArgumentError(f"a field is {name}; expected complex {shape}, (T, Z, Y, X, colour)")
-        if not np.isfinite(chi).all():
-            raise DataError("the field holds NaN or infinity; remove them first")
-        reals = np.ascontiguousarray(chi, np.complex128).view(np.float64)
+        with np.errstate(over="ignore"):
+            reals = np.ascontiguousarray(chi, np.complex128).view(np.float64)
+        if not np.isfinite(reals).all():
+            raise DataError("the field holds NaN or infinity in double precision; remove them first")
         return grouped(np.tile(reals, (*self._copies, 1))).reshape(-1)
 
     def field(self, v: Reals) -> Array:

@@ -128,9 +128,10 @@ class Wilson:
             raise ArgumentError(
                 f"a spinor field is {name}; expected complex {shape}, (T, Z, Y, X, spin, colour)"
             )
-        if not np.isfinite(psi).all():
-            raise DataError("the spinor field holds NaN or infinity; remove them first")
-        reals = np.ascontiguousarray(psi, np.complex128).view(np.float64)
+        with np.errstate(over="ignore"):
+            reals = np.ascontiguousarray(psi, np.complex128).view(np.float64)
+        if not np.isfinite(reals).all():
+            raise DataError("the spinor field holds NaN or infinity in double precision; remove them first")
         return grouped(np.tile(reals.reshape(*shape[:4], 24), (*self._copies, 1))).reshape(-1)
 
     def spinor(self, v: Reals) -> Array:
