@@ -12,7 +12,7 @@ import torch
 import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Element, Format, Lookup, Posit, parse
-from fewbits.kernels import portable
+from fewbits.kernels import force_backend, portable
 from fewbits.kernels.bits.layout import packed
 from fewbits.kernels.bits.options import Options, has_scale_rule, options
 from fewbits.kernels.portable.values import tables
@@ -297,6 +297,21 @@ def test_a_step_that_is_off_by_one_is_found(broken: str, name: str, monkeypatch:
     chosen: Options = options(fmt, nonfinite="saturate")
     x = inputs(fmt, (5, 67), torch.float32)
     assert any(differing(portably(x, fmt, 1, chosen), expected(x, fmt, 1, chosen)))
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "mx6", "nvfp4", "int8_channel", "posit(3,es=0)", "bf16"])
+@pytest.mark.parametrize("shape", [(4, 33, 3), (1, 5, 3), (0, 4, 2)])
+def test_what_a_call_returned_is_taken_as_out_by_the_next(name: str, shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    wanted = [fb.fake_quantize(-2 * x, name, axis=axis) for axis in range(3)]
+    force_backend("portable")
+    try:
+        for axis in range(3):
+            q = fb.quantize(x, name, axis=axis)
+            assert fb.quantize(-2 * x, name, axis=axis, out=q) is q
+            assert torch.equal(q.dequantize(), wanted[axis])
+    finally:
+        force_backend(None)
 
 
 def test_nothing_waits_for_the_device_and_tensors_without_values_pass() -> None:

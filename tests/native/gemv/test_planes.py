@@ -268,9 +268,20 @@ def test_an_activation_that_is_no_integer_with_a_scale_for_each_vector_is_refuse
         fb.matvec(q, normal(1, 64), activation=activation)
 
 
+def test_a_minus_zero_is_no_integer_of_two_bits() -> None:
+    """Its code is that of -2 in two's complement."""
+    signs = "block(element=int(2,coding=sign_magnitude),scale=fp32,size=channel)"
+    q, x = fb.quantize(torch.tensor([[0.0, -0.3, 1, -1]]), signs), torch.tensor([[1.0, 2, 3, 4]])
+    assert q.dequantize().tolist() == [[0, 0, 1, -1]]
+    rounded = fb.fake_quantize(x, "int8_channel").double()
+    exact = float((rounded @ torch.tensor([0.0, 0, 1, -1]).double())[0])
+    assert float(fb.matmul(x, q.t(), "int8_channel")) == pytest.approx(exact, rel=1e-6)
+
+
 def test_a_weight_that_is_not_ternary_or_binary_is_refused() -> None:
     x = normal(1, 64)
-    for name in ("mxfp4", "int4_channel", "block(element=ternary,scale=fp16,size=16)", "uint2"):
+    signs = "int(2,coding=sign_magnitude)"
+    for name in ("mxfp4", "int4_channel", "block(element=ternary,scale=fp16,size=16)", "uint2", signs):
         with pytest.raises(ArgumentError, match="it takes ternary or binary weights"):
             fb.matvec(fb.quantize(normal(4, 64).abs(), name), x, activation="int8_channel")
     sparse = fb.quantize(torch.tensor([1.0, 0, -1, 0]).repeat(4, 16), "ternary_channel", sparsity="2:4")

@@ -43,8 +43,9 @@ def _weight_bits(format: Format) -> int:
         return 0
     if element == _BINARY:
         return 1
-    integers = isinstance(element, Fixed) and element.frac == 0 and element.coding != "unsigned"
-    return 2 if integers and element.bits == 2 else 0
+    if not isinstance(element, Fixed) or element.frac or element.bits != 2:
+        return 0
+    return 0 if element.coding in ("unsigned", "sign_magnitude") else 2
 
 
 @constant_in_graphs

@@ -238,7 +238,8 @@ def quantize(x: Tensor, format: Format, axis: int, chosen: Options, amax: float 
     codes = in_pieces(encoded, bits, (drawn, *scales), code_dtype(format.element.bits))
     parts = [pack(where.values(codes).transpose(1, 2), format.groups.codes.bits)]
     parts += _packed_scales(scales, where, format)
-    return [part.reshape(shape) for part, shape in zip(parts, shapes, strict=True)]
+    # Contiguous, as `out=` of another call wants them.
+    return [part.reshape(shape).contiguous() for part, shape in zip(parts, shapes, strict=True)]
 
 
 def _packed_scales(scales: Scales, where: Cut, format: Format) -> list[Tensor]:
