@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError
 from fewbits.kernels.bits.lattice import COLOUR_REALS, SITES, Field
 from fewbits.solvers.krylov import Deflation, cg
 from fewbits.solvers.krylov.fallback import precisions
@@ -20,6 +20,7 @@ from fewbits.solvers.krylov.problem import as_returned
 from fewbits.solvers.krylov.stopping import LARGEST, Stopping
 from fewbits.solvers.lattice.budget import solve_in_turn
 from fewbits.solvers.lattice.gauge_field import GaugeField
+from fewbits.solvers.lattice.given_fields import read_field
 from fewbits.solvers.lattice.hops import EVEN, ODD
 from fewbits.solvers.lattice.links import check_shape, real_number
 from fewbits.solvers.lattice.order import grouped, natural
@@ -27,7 +28,7 @@ from fewbits.solvers.lattice.processes import Processes, Sent
 from fewbits.solvers.lattice.ritz import RitzVectors, begin, gather
 from fewbits.solvers.lattice.square import solve_through_square
 from fewbits.solvers.lattice.staggered_normal import StaggeredNormal
-from fewbits.solvers.operators.vectors import exponent_of, refuse_mask, times_power
+from fewbits.solvers.operators.vectors import exponent_of, times_power
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import NumpyArray, Watch
@@ -120,16 +121,7 @@ class Staggered:
             ArgumentError: another shape.
             DataError: NaN or infinity.
         """
-        shape = (*self.shape, 3)
-        refuse_mask(chi, "a field")
-        given: object = chi
-        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
-            name = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
-            raise ArgumentError(f"a field is {name}; expected complex {shape}, (T, Z, Y, X, colour)")
-        with np.errstate(over="ignore"):
-            reals = np.ascontiguousarray(chi, np.complex128).view(np.float64)
-        if not np.isfinite(reals).all():
-            raise DataError("the field holds NaN or infinity in double precision; remove them first")
+        reals = read_field(chi, (*self.shape, 3), "field", "colour")
         return grouped(np.tile(reals, (*self._copies, 1))).reshape(-1)
 
     def field(self, v: Reals) -> Array:

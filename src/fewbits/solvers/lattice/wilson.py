@@ -11,19 +11,19 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError
 from fewbits.solvers.krylov import Deflation
 from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.lattice.direct import solve_directly
 from fewbits.solvers.lattice.even_odd import Inner, solve_even_sites
 from fewbits.solvers.lattice.gauge_field import GaugeField
+from fewbits.solvers.lattice.given_fields import read_field
 from fewbits.solvers.lattice.links import real_number
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import grouped, natural
 from fewbits.solvers.lattice.processes import Processes, Sent
 from fewbits.solvers.lattice.ritz import RitzVectors
 from fewbits.solvers.lattice.square import solve_through_square
-from fewbits.solvers.operators.vectors import refuse_mask
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import NumpyArray, Watch
@@ -120,19 +120,8 @@ class Wilson:
 
     def flat(self, psi: Array) -> Reals:
         """Return a spinor field in the order of :class:`Normal`, (n,) float64; errors as in :meth:`apply`."""
-        shape = (*self.shape, 4, 3)
-        refuse_mask(psi, "a spinor field")
-        given: object = psi
-        if not isinstance(given, np.ndarray) or given.shape != shape or given.dtype.kind not in "fc":
-            name = f"{given.dtype} {given.shape}" if isinstance(given, np.ndarray) else type(given).__name__
-            raise ArgumentError(
-                f"a spinor field is {name}; expected complex {shape}, (T, Z, Y, X, spin, colour)"
-            )
-        with np.errstate(over="ignore"):
-            reals = np.ascontiguousarray(psi, np.complex128).view(np.float64)
-        if not np.isfinite(reals).all():
-            raise DataError("the spinor field holds NaN or infinity in double precision; remove them first")
-        return grouped(np.tile(reals.reshape(*shape[:4], 24), (*self._copies, 1))).reshape(-1)
+        reals = read_field(psi, (*self.shape, 4, 3), "spinor field", "spin, colour")
+        return grouped(np.tile(reals.reshape(*self.shape, 24), (*self._copies, 1))).reshape(-1)
 
     def spinor(self, v: Reals) -> Array:
         """Return the spinor field, (T, Z, Y, X, 4, 3) complex128, of a vector of :class:`Normal`."""
