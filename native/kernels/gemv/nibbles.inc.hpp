@@ -429,7 +429,7 @@ inline void add_run(const Nibbles& given, const Run<lines>& run, const float* x,
                 }
             }
         }
-        const i64 block = g >> (sharing == Sharing::halves ? 5 : k.log_size);
+        const i64 block = g >> k.log_size;
 #pragma GCC unroll 4
         for (i64 l = 0; l < lines; ++l)
 #pragma GCC unroll 2
