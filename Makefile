@@ -4,7 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+# Twenty thousand modules would be compiled to bytecode, of which a few thousand are imported, and compiled then.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 SOURCES := CMakeLists.txt $(shell find native -type f)
 
 # Two processes share the tests; `make test WORKERS=1` runs them in one. Threads that wait sleep, so that those of one

@@ -5,7 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -211,38 +213,61 @@ def without_preload() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}
 
 
-def stressed(
-    folder: Path, sanitizers: str, argument: str, linked: bool, *, attempts: int = 1, **texts: str
-) -> subprocess.CompletedProcess[str]:
-    """Compile pool_stress.cpp, linked with a stand-in for PyTorch's team or not, and return what it did.
+Stressed = Callable[..., subprocess.CompletedProcess[str]]
 
-    ``texts`` take the place of files of native/dispatch. It runs until it fails, ``attempts`` times at most.
-    """
-    command, here = compiler_with(sanitizers, folder), Path(__file__).parent
-    sources = [str(here / "pool_stress.cpp"), f"-I{NATIVE}"]
-    for name in ("pool", "team"):
-        source = folder / f"{name}.cpp"
-        source.write_text(texts.get(name, (NATIVE / "dispatch" / f"{name}.cpp").read_text()))
-        sources.append(str(source))
-    if linked:
-        stand_in = folder / "libtorch_cpu.so"
-        shared = ["-shared", "-fPIC", "-Wl,-soname,libtorch_cpu.so", str(here / "openmp_stand_in.cpp")]
-        subprocess.run([*command, *shared, "-o", str(stand_in)], env=without_preload(), check=True)
-        sources += [str(stand_in), f"-Wl,-rpath,{folder}"]
-    program = str(folder / "stress")
-    subprocess.run([*command, *sources, "-ldl", "-o", program], env=without_preload(), check=True)
-    for _ in range(attempts):
-        done = subprocess.run(
-            [program, argument],
-            env=without_preload(),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-        if done.returncode:
-            break
-    return done
+
+@pytest.fixture(scope="module")
+def stressed(tmp_path_factory: pytest.TempPathFactory) -> Stressed:
+    """Return what compiles pool_stress.cpp and runs it; most sources are the same for several programs."""
+    here = Path(__file__).parent
+    compiler = cache(lambda sanitizers: compiler_with(sanitizers, tmp_path_factory.mktemp("compiler")))
+
+    def build(sanitizers: str, folder: Path, name: str, *options: str) -> Path:
+        command = [*compiler(sanitizers), *options, "-o", str(folder / name)]
+        subprocess.run(command, env=without_preload(), check=True)
+        return folder / name
+
+    @cache
+    def compiled(sanitizers: str, text: str) -> str:
+        folder = tmp_path_factory.mktemp("source")
+        source = folder / "source.cpp"
+        source.write_text(text)
+        return str(build(sanitizers, folder, "source.o", f"-I{NATIVE}", "-c", str(source)))
+
+    @cache
+    def stand_in(sanitizers: str) -> Path:
+        shared = ("-shared", "-fPIC", "-Wl,-soname,libtorch_cpu.so", str(here / "openmp_stand_in.cpp"))
+        return build(sanitizers, tmp_path_factory.mktemp("stand_in"), "libtorch_cpu.so", *shared)
+
+    def run(
+        folder: Path, sanitizers: str, argument: str, linked: bool, *, attempts: int = 1, **texts: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Return what it did, linked with a stand-in for PyTorch's team or not.
+
+        ``texts`` take the place of files of native/dispatch. It runs until it fails, ``attempts`` times at
+        most.
+        """
+        places = {name: NATIVE / "dispatch" / f"{name}.cpp" for name in ("pool", "team")}
+        given = [texts.get(name, place.read_text()) for name, place in places.items()]
+        parts = [compiled(sanitizers, text) for text in (*given, (here / "pool_stress.cpp").read_text())]
+        if linked:
+            library = stand_in(sanitizers)
+            parts += [str(library), f"-Wl,-rpath,{library.parent}"]
+        program = build(sanitizers, folder, "stress", *parts, "-ldl")
+        for _ in range(attempts):
+            done = subprocess.run(
+                [program, argument],
+                env=without_preload(),
+                capture_output=True,
+                text=True,
+                timeout=300,
+                check=False,
+            )
+            if done.returncode:
+                break
+        return done
+
+    return run
 
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PyTorch's team is taken on Linux")
@@ -252,13 +277,13 @@ LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PyTorch's team is ta
 @pytest.mark.parametrize(("sanitizers", "argument"), [("thread", "once"), ("address,undefined", "fork")])
 @pytest.mark.parametrize("linked", [False, pytest.param(True, marks=LINUX)], ids=["alone", "in a team"])
 def test_no_sanitizer_finds_anything_in_the_pool(
-    sanitizers: str, argument: str, linked: bool, tmp_path: Path
+    sanitizers: str, argument: str, linked: bool, tmp_path: Path, stressed: Stressed
 ) -> None:
     done = stressed(tmp_path, sanitizers, argument, linked)
     assert (done.returncode, done.stdout, done.stderr) == (0, "right\n", "")
 
 
-def test_a_pool_that_does_not_wait_for_its_threads_is_found(tmp_path: Path) -> None:
+def test_a_pool_that_does_not_wait_for_its_threads_is_found(tmp_path: Path, stressed: Stressed) -> None:
     pool = (NATIVE / "dispatch" / "pool.cpp").read_text()
     hasty = pool.replace("    p.done.wait(all);\n", "")
     assert hasty != pool
@@ -286,7 +311,7 @@ def test_a_pool_that_does_not_wait_for_its_threads_is_found(tmp_path: Path) -> N
     ],
 )
 def test_a_team_without_one_of_its_rules_is_found(
-    rule: str, broken: str, argument: str, tmp_path: Path
+    rule: str, broken: str, argument: str, tmp_path: Path, stressed: Stressed
 ) -> None:
     team = (NATIVE / "dispatch" / "team.cpp").read_text()
     assert team.count(rule) == 1
