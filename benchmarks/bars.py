@@ -80,6 +80,11 @@ def _batch_bar(row: Row, isa: str) -> float | None:
     return 1.0 if row.get("batch", 1) > 1 else None
 
 
+def _activations(row: Row) -> str:
+    lines = ", lines of 4096" if row.get("columns") == 4096 else ""
+    return f"{row['format']}, {row.get('activation') or 'float32'} activations{lines}"
+
+
 def _ggml_bar(row: Row, isa: str) -> float | None:
     return 1.0 if row.get("activation") and row.get("times_faster_than_ggml") else None
 
@@ -156,7 +161,7 @@ BARS: dict[str, tuple[Bar, ...]] = {
             "of the read rate",
             _of("of_limit"),
             lambda row, isa: _read_bar(row) if (row["format"], row.get("batch", 1)) == ("mxfp4", 1) else None,
-            lambda row: f"{row['format']}, {row.get('activation') or 'float32'} activations",
+            _activations,
         ),
         Bar("times torch's bfloat16", _of("times_faster_than_bfloat16"), _batch_bar, _batch),
         Bar("times torch's float32", _of("times_faster_than_float32"), _batch_bar, _batch),

@@ -3,8 +3,9 @@
 Limit: torch summing as many bytes of float32 as the packed weights have, which reads them once. Peers:
 torch's products of the same weights in bfloat16 and float32, each with vectors of that type, and ggml's own
 MXFP4 and Q4_0 where `python benchmarks/_ggml.py` has built them. One vector in every format, as it is and
-rounded to int8; then batches of float32 and of bfloat16. All in one process, in turns, each beside the reads
-before and after it, medians. 8192 x 65536 weights are 1 GiB in bfloat16.
+rounded to int8; the same values in lines of 4,096, the width of many a layer; then batches of float32 and of
+bfloat16. All in one process, in turns, each beside the reads before and after it, medians. 8192 x 65536
+weights are 1 GiB in bfloat16.
 
     python benchmarks/matvec.py [--lines 8192] [--columns 65536] [--batch 1] [--rounds 5] [--device cuda]
         [--json FILE]
@@ -40,6 +41,12 @@ FORMATS = (
 BATCHES = (2, 4, 8, 16, 32, 64)
 BATCHED = ("mxfp4", "mxint8")
 ROUNDED = ("mxfp4", "mxint8")  # measured with int8 activations too
+SHORT = 4096
+IN_SHORT_LINES = (
+    "mxfp4",
+    "nvfp4",
+    "int4_channel",
+)  # what is asked of memory ahead crosses into the next line
 IN_BATCHES = 4  # batches take a quarter of the lines: float32 weights have four times the bytes
 
 
@@ -72,6 +79,7 @@ def measure(
     ours = read * reads["fewbits"]
     return {
         "format": name,
+        "columns": columns,
         "batch": batch,
         "activation": activation,
         "dtype": str(dtype).removeprefix("torch."),
@@ -99,6 +107,9 @@ def measured(
                 peers = {kind: Matrix(kind, lines, columns) for kind in ("mxfp4", "q4_0")}
             for activation in (None, "int8_32") if name in ROUNDED else (None,):
                 rows.append(measure(name, weight, 1, rounds, activation, peers))
+        if columns > SHORT and columns % SHORT == 0:
+            for name in filter(IN_SHORT_LINES.__contains__, formats):
+                rows.append(measure(name, weight.view(-1, SHORT), 1, rounds, None, {}))
     part = weight[: max(lines // IN_BATCHES, 1)]
     for name in formats:
         for several in (batch,) if batch > 1 else BATCHES if name in BATCHED else ():
@@ -119,11 +130,12 @@ def main() -> None:
     if not built():
         print("ggml's MXFP4 and Q4_0 are left out: python benchmarks/_ggml.py builds them from its package")
     table(
-        ("format", "batch", "activations", "packed MiB", "read GB/s", "ours GB/s", "of limit", "GFLOP/s",
-         "times torch bf16", "times torch fp32", "times ggml MXFP4", "times ggml Q4_0"),
+        ("format", "columns", "batch", "activations", "packed MiB", "read GB/s", "ours GB/s", "of limit",
+         "GFLOP/s", "times torch bf16", "times torch fp32", "times ggml MXFP4", "times ggml Q4_0"),
         [
             (
                 r["format"],
+                r["columns"],
                 r["batch"],
                 r["activation"] or r["dtype"],
                 r["packed_mebibytes"],
