@@ -34,7 +34,8 @@ def test_so_many_inputs_find_nothing(target: str, executions: int, tmp_path: Pat
     ],
 )
 def test_a_planted_mistake_is_found_and_its_input_saved(target: str, told: str, tmp_path: Path) -> None:
-    result = run.fuzz(target, seconds=4, seed=0, findings=tmp_path, hang_seconds=0.5, memory=1 << 26)
+    given = {"executions": 20, "hang_seconds": 0.5, "memory": 1 << 26}  # with this seed each is met by then
+    result = run.fuzz(target, seconds=60, seed=0, findings=tmp_path, **given)
     assert any(told in finding and "seed 0" in finding for finding in result.findings), result.findings
     (saved,) = tmp_path.iterdir()
     assert b"7" in saved.read_bytes()
