@@ -8,9 +8,9 @@ READY := $(VENV)/.ready
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 SOURCES := CMakeLists.txt $(shell find native -type f)
 
-# Two processes share the tests; `make test WORKERS=1` runs them in one. Threads that wait sleep, so that those of one
-# process do not hold up the other's.
-WORKERS ?= 2
+# Three processes share the tests, which wait a quarter of the time, so that two cores are busy; `make test WORKERS=1` runs
+# them in one. Threads that wait sleep, so that those of one process do not hold up the other's.
+WORKERS ?= 3
 PYTEST = OMP_WAIT_POLICY=passive $(BIN)/python -m pytest --numprocesses=$(WORKERS) --dist=worksteal
 
 # The sanitized build has an environment of its own, which borrows the libraries of the other one.
