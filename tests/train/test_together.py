@@ -140,6 +140,7 @@ def test_lars_with_sharded_states_ends_with_the_bits_of_states_that_all_hold(tmp
     assert all(torch.equal(x, after[name]) for name, x in before.items())
 
 
+@pytest.mark.usefixtures("copied_processes")
 def test_sharded_states_end_with_the_bits_of_states_that_all_hold(tmp_path: Path) -> None:
     options = ("--processes", "2", "--recipe", "fp8-lm")
     every = trained(*options, out=tmp_path / "every")
