@@ -290,6 +290,12 @@ def test_a_singular_matrix_is_an_error_that_says_so(n: int) -> None:
         (np.ma.masked_array(np.eye(2)), np.ones(2), ArgumentError, "masked array"),
         (sparse.eye(2), np.ones(2), ArgumentError, r"A is sparse; .*A.toarray\(\)"),
         (torch.eye(2).to_sparse(), np.ones(2), ArgumentError, r"A.to_dense\(\)"),
+        (
+            np.eye(2),
+            sparse.csr_array(np.ones((2, 1))),
+            ArgumentError,
+            r"b is sparse; .*b.toarray\(\) is one$",
+        ),
         (np.eye(2), "two", ArgumentError, "b is of dtype"),
         (np.ones((2, 3, 3)), np.ones((3, 3, 1)), ArgumentError, "for an A of"),
         (np.ones((2, 3, 4)), np.ones((2, 4, 1)), ArgumentError, "expected square matrices"),

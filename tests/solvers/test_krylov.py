@@ -68,7 +68,7 @@ def test_every_kind_of_matrix_gives_the_same() -> None:
     expected = cg(a, b).x
     for kind in (a.toarray(), lambda v: a @ v):
         assert np.allclose(cg(kind, b).x, expected, atol=1e-9)
-    for tensor in (dense, dense.to_sparse()):
+    for tensor in (dense, dense.to_sparse(), torch.complex(dense, -dense).conj().imag):  # read with a sign
         assert torch.allclose(cg(tensor, torch.from_numpy(b)).x, torch.from_numpy(expected), atol=1e-9)
 
 
@@ -136,6 +136,10 @@ def test_a_function_that_computes_in_float32_is_as_symmetric_as_its_matrix(n: in
         (np.diag([1.0, np.nan]), np.ones(2), {}, DataError, "A holds NaN"),
         (np.eye(2), np.array([1, np.inf]), {}, DataError, "b holds NaN"),
         ("matrix", np.ones(2), {}, ArgumentError, "A is a str"),
+        (np.eye(2), torch.ones(2).to_sparse(), {}, ArgumentError, r"b is sparse; .*\.to_dense\(\)"),
+        (np.eye(2), sp.csr_array(np.ones((2, 1))), {}, ArgumentError, r"b is sparse; .*\.toarray\(\)"),
+        (np.eye(2), torch.ones(2), {"x0": torch.ones(2).to_sparse()}, ArgumentError, "x0 is sparse"),
+        (lambda v: v.to_sparse(), torch.ones(2), {}, ArgumentError, "what a function gives is sparse"),
         (np.eye(2), np.ones(2), {"rtol": 2}, ArgumentError, "rtol=2"),
         (np.eye(2), np.ones(2), {"rtol": None}, ArgumentError, "rtol=None; expected a relative residual"),
         (np.eye(2), np.ones(2), {"atol": "1"}, ArgumentError, "atol='1'; expected a residual"),

@@ -33,11 +33,12 @@ def with_gradient(x: Numbers, name: str) -> torch.Tensor:
     if isinstance(x, torch.Tensor):
         if x.layout != torch.strided or x.is_quantized:
             raise ArgumentError(f"{name} has the layout {x.layout}; {_EXPECTED}: {name}.to_dense()")
-        return doubled(x)
+        return doubled(x).resolve_neg()
     if isinstance(x, np.ma.MaskedArray):
         raise ArgumentError(f"{name} is a masked array; {_EXPECTED}. Fill what is masked first")
     if hasattr(x, "tocsr"):
-        raise ArgumentError(f"{name} is sparse; {_EXPECTED}. {name}.toarray() is one, Krylov solvers take it")
+        others = ", Krylov solvers take it" if name == "A" else ""
+        raise ArgumentError(f"{name} is sparse; {_EXPECTED}. {name}.toarray() is one{others}")
     try:
         values = np.asarray(x)
     except ValueError as error:

@@ -81,10 +81,8 @@ class Function(Operator):
         """Return the function of a copy of v."""
         out = self._apply(v.numpy().copy() if self._arrays else v.clone())
         # Copied, because a function may return memory that its next call overwrites.
-        if isinstance(out, torch.Tensor):
-            product = out.detach().clone()
-        else:
-            product = numbers(out, "what a function gives")
+        own = out.detach().clone() if isinstance(out, torch.Tensor) else out
+        product = numbers(own, "what a function gives")
         if product.device != v.device:
             raise ArgumentError(
                 f"a function gives a result on {product.device} for a vector on {v.device}; expected both"

@@ -21,7 +21,6 @@ from fewbits.solvers.operators.vectors import (
     reals,
     refuse_gradients,
     times_power,
-    wide,
 )
 from fewbits.tensor import fake_quantize
 from fewbits.typing import AnyArray, NumpyArray
@@ -170,7 +169,7 @@ def _matrix(a: AnyArray | Rows | SparseMatrix, name: str) -> torch.Tensor | scip
         entries = a.detach().to_sparse_coo().coalesce()
         places = tuple(entries.indices().numpy())
         # NumPy has no bfloat16, and SciPy no float16.
-        values = wide(entries.values()).resolve_conj().numpy()
+        values = array(entries.values(), name).numpy()
         return _rows(scipy.sparse.csr_array((values, places), shape=tuple(a.shape)), name)
     if isinstance(a, (torch.Tensor, np.ndarray, list, tuple)):
         return array(a, name)

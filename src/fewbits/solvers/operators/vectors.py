@@ -58,7 +58,7 @@ def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
     """Return numbers of NumPy, PyTorch or nested lists as a tensor of float64 or complex128, where they lie.
 
     Raises:
-        ArgumentError: not numeric, a masked array, more than double precision, or a tensor that requires a
+        ArgumentError: not numeric, masked, sparse, more than double precision, or a tensor that requires a
             gradient.
         DataError: NaN or infinity.
     """
@@ -111,8 +111,12 @@ def numbers(given: ArrayLike | torch.Tensor | Sequence[object], name: str) -> to
     """
     if isinstance(given, torch.Tensor):
         refuse_gradients(given, name)
-        return wide(given.detach()).resolve_conj()
+        if given.layout != torch.strided:
+            raise ArgumentError(f"{name} is sparse; expected all numbers: convert it with .to_dense()")
+        return wide(given.detach()).resolve_conj().resolve_neg()
     refuse_mask(given, name)
+    if hasattr(given, "tocsr"):
+        raise ArgumentError(f"{name} is sparse; expected all numbers: convert it with .toarray()")
     try:
         values = np.asarray(given)
     except ValueError:
