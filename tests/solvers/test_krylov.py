@@ -9,7 +9,7 @@ import torch
 from scipy.sparse.linalg import cg as scipy_cg
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import bicgstab, cg, gcr, gmres, lsqr, minres
+from fewbits.solvers import bicgstab, cg, gcr, gmres, lsqr, minres, multishift_cg
 
 SIDE = 96
 
@@ -126,6 +126,21 @@ def test_a_function_that_computes_in_float32_is_as_symmetric_as_its_matrix(n: in
 
 
 @pytest.mark.parametrize(
+    "solver", [cg, minres, bicgstab, gmres, gcr, lsqr, lambda *v, **k: multishift_cg(*v, [0.0], **k)[0]]
+)
+@pytest.mark.parametrize("kind", [torch.tensor, np.array, np.float32, np.float64])
+def test_tolerances_of_any_real_type_are_numbers_of_double_precision(solver: Any, kind: Any) -> None:
+    a, b = laplacian(1e-1, 5), 1e-150 * right(25)
+    rtol, atol = kind(2.0**-20), kind(2.0**-100)
+    expected = solver(a, b, rtol=2.0**-20)
+    for found in (solver(a, b, rtol=rtol), solver(a, b, rtol=rtol, atol=kind(0.0))):
+        assert type(found.converged) is bool
+        assert found.iterations == expected.iterations
+        assert np.array_equal(found.x, expected.x)
+    assert type(solver(a, b, rtol=0.0, atol=atol).converged) is bool
+
+
+@pytest.mark.parametrize(
     ("a", "b", "options", "error", "said"),
     [
         (np.eye(3), np.ones(4), {}, ArgumentError, "square matrix of that size"),
@@ -145,7 +160,11 @@ def test_a_function_that_computes_in_float32_is_as_symmetric_as_its_matrix(n: in
         (np.eye(2), np.ones(2), {"atol": "1"}, ArgumentError, "atol='1'; expected a residual"),
         (np.eye(2), np.ones(2), {"maxiter": "3"}, ArgumentError, "maxiter='3'; expected at least 1, a whole"),
         (np.eye(2), np.ones(2), {"maxiter": 2.5}, ArgumentError, "maxiter=2.5; expected at least 1, a whole"),
+        (np.eye(2), np.ones(2), {"rtol": torch.tensor(0.5 + 0.5j)}, ArgumentError, "rtol=tensor"),
+        (np.eye(2), np.ones(2), {"rtol": np.ones(1) / 2}, ArgumentError, "rtol=array"),
+        (np.eye(2), np.ones(2), {"atol": 10**400}, ArgumentError, "atol=10000"),
         (np.eye(2), np.ones(2), {"delta": 1.5}, ArgumentError, "delta=1.5"),
+        (np.eye(2), np.ones(2), {"delta": np.nan}, ArgumentError, "delta=nan"),
         (np.eye(2), np.ones(2), {"delta": 0.5j}, ArgumentError, "delta=0.5j"),
         (np.eye(2), np.ones(2), {"precision": None}, ArgumentError, "precision=None; expected a name"),
         (np.eye(2), np.ones(2), {"M": np.ones(2)}, ArgumentError, r"M has the shape \(2,\); expected"),

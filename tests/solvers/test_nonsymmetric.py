@@ -267,5 +267,9 @@ def test_bad_shifts_are_refused() -> None:
         multishift_cg(np.eye(2), np.ones(2), [])
     with pytest.raises(ArgumentError, match="finite"):
         multishift_cg(np.eye(2), np.ones(2), [np.inf])
+    wrong: list[Any] = ["1", 1j, torch.tensor(1j), 10**400, None]
+    for shift in wrong:
+        with pytest.raises(ArgumentError, match=r"shifts=\[.*\]; expected finite real numbers"):
+            multishift_cg(np.eye(2), np.ones(2), [shift])
     with pytest.raises(DataError, match="not positive definite"):
         multishift_cg(np.eye(2), np.ones(2), [-2.0])

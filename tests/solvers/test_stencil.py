@@ -136,7 +136,7 @@ def test_both_triggers_serve() -> None:
         (lambda: Stencil.poisson(np.ones((2, 2))), ArgumentError, "positive"),
         (lambda: Stencil.poisson(np.full((1, 1, 2), 1 + 5j)), ArgumentError, "k holds complex numbers"),
         (lambda: Stencil.poisson(np.ma.masked_less(np.ones((1, 1, 2)), 2)), ArgumentError, "k is a masked"),
-        (lambda: Stencil.poisson(np.ones((1, 1, 2)), 1j), ArgumentError, "shift=1j; expected a real"),
+        (lambda: Stencil.poisson(np.ones((1, 1, 2)), 1j), ArgumentError, "shift=1j; expected a finite real"),
         (
             lambda: Stencil(np.ones((1, 1, 2)), np.full((1, 2, 1), 1 + 0j), np.ones((2, 1, 1))),
             ArgumentError,
@@ -148,7 +148,12 @@ def test_both_triggers_serve() -> None:
             "z is a masked array",
         ),
         (lambda: Stencil.poisson(np.ones((1, 1, 5000))), ArgumentError, "at most 4096"),
-        (lambda: Stencil.poisson(np.ones((1, 1, 5)), np.inf), DataError, "NaN"),
+        (lambda: Stencil.poisson(np.ones((1, 1, 5)), np.inf), ArgumentError, "shift=inf; expected a finite"),
+        (
+            lambda: Stencil(np.full((1, 1, 2), np.inf), np.ones((1, 2, 1)), np.ones((2, 1, 1))),
+            DataError,
+            "NaN",
+        ),
         (lambda: cg(Stencil.poisson(np.ones((1, 1, 5))), np.ones(4)), ArgumentError, "square matrix of that"),
         (
             lambda: cg(Stencil.poisson(np.ones((1, 1, 5)), -9.0), np.ones(5)),

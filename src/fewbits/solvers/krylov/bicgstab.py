@@ -11,7 +11,7 @@ import math
 
 import torch
 
-from fewbits.solvers.krylov.problem import Problem, check_delta
+from fewbits.solvers.krylov.problem import Problem, read_delta
 from fewbits.solvers.krylov.reliable import Drop
 from fewbits.solvers.krylov.space import Space
 from fewbits.solvers.krylov.stopping import Stopping
@@ -75,7 +75,7 @@ def bicgstab(
         ArgumentError: shapes do not fit, a tensor requires a gradient, or an option is out of range.
         DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
-    check_delta(delta)
+    delta = read_delta(delta)
     system = System(A, b, x0=x0, M=M)
 
     def attempt(problem: Problem, tried: KrylovPrecision) -> None:

@@ -10,7 +10,7 @@ import math
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.krylov.deflation import Deflation
-from fewbits.solvers.krylov.problem import Problem, check_delta
+from fewbits.solvers.krylov.problem import Problem, read_delta
 from fewbits.solvers.krylov.reliable import Deviation, Drop, Trigger
 from fewbits.solvers.krylov.space import Space, roundoff
 from fewbits.solvers.krylov.stopping import Stopping
@@ -85,7 +85,7 @@ def cg(
         DataError: NaN or infinity, a direction of negative curvature, as A is not positive definite, or a
             solution beyond the range of float64.
     """
-    check_delta(delta)
+    delta = read_delta(delta)
     if trigger not in ("drop", "deviation"):
         raise ArgumentError(f"trigger={trigger!r}; expected drop or deviation")
     if deflation is not None and not isinstance(deflation, Deflation):

@@ -12,7 +12,7 @@ import math
 import torch
 
 from fewbits.solvers.flexible_gmres import flexible_gmres
-from fewbits.solvers.krylov.problem import Partial, Problem, check_delta
+from fewbits.solvers.krylov.problem import Partial, Problem, read_delta
 from fewbits.solvers.krylov.reliable import Drop, refine
 from fewbits.solvers.krylov.space import Packed, Space, roundoff
 from fewbits.solvers.krylov.stopping import Stopping, check_count
@@ -204,7 +204,7 @@ def gcr(
         DataError: the input holds NaN or infinity, or the solution is outside the range of float64.
     """
     check_count(restart, "restart")
-    check_delta(delta)
+    delta = read_delta(delta)
     system = System(A, b, x0=x0, M=M)
 
     def attempt(problem: Problem, tried: KrylovPrecision) -> None:

@@ -22,7 +22,7 @@ from fewbits.solvers.krylov.space import Space, roundoff
 from fewbits.solvers.krylov.stopping import Stopping
 from fewbits.solvers.krylov.system import FAR, System, check_symmetric
 from fewbits.solvers.operators.adapters import LinearMap
-from fewbits.solvers.operators.vectors import exponent_of, times_power, wide
+from fewbits.solvers.operators.vectors import exponent_of, real_number, times_power, wide
 from fewbits.solvers.precision import KrylovPrecision, krylov_precision
 from fewbits.solvers.solution import Solution
 from fewbits.typing import Array
@@ -110,8 +110,8 @@ def multishift_cg(
 
 def _real(shifts: Sequence[float]) -> list[float]:
     try:
-        values = [float(s) for s in shifts]
-    except (TypeError, ValueError):
+        values = [real_number(s) for s in shifts]
+    except TypeError:
         values = []
     if not values or not all(math.isfinite(s) for s in values):
         raise ArgumentError(

@@ -11,7 +11,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.records import Stage
 from fewbits.solvers.krylov.stopping import MARGIN, Stopping
 from fewbits.solvers.operators.operator import Operator
-from fewbits.solvers.operators.vectors import exponent_of, is_real, times_power
+from fewbits.solvers.operators.vectors import exponent_of, real_number, times_power
 from fewbits.solvers.solution import Solution
 from fewbits.typing import Watch
 
@@ -181,7 +181,15 @@ def as_returned(a: Operator, x: torch.Tensor, exponent: int) -> torch.Tensor:
     return times_power(x, -exponent)
 
 
-def check_delta(delta: float | None) -> None:
-    """Raise ArgumentError if the factor of reliable updates is not between 0 and 1."""
-    if delta is not None and not (is_real(delta) and 0 < delta < 1):
+def read_delta(delta: float | None) -> float | None:
+    """Return the factor of reliable updates in double precision.
+
+    Raises:
+        ArgumentError: it is not between 0 and 1.
+    """
+    if delta is None:
+        return None
+    factor = real_number(delta)
+    if not 0 < factor < 1:
         raise ArgumentError(f"delta={delta!r}; expected a factor between 0 and 1, or None")
+    return factor

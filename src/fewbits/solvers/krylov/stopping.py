@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass, replace
 
 from fewbits.errors import ArgumentError
-from fewbits.solvers.operators.vectors import is_real
+from fewbits.solvers.operators.vectors import real_number
 from fewbits.tensor.inputs import is_count
 
 # Loops stop a little below the tolerance, because the true residual is summed in another order.
@@ -34,14 +34,18 @@ class Stopping:
     maxiter: int | None = None
 
     def __post_init__(self) -> None:
-        if not is_real(self.rtol) or not 0 <= self.rtol < 1:
+        rtol, atol = real_number(self.rtol), real_number(self.atol)
+        if not 0 <= rtol < 1:
             raise ArgumentError(f"rtol={self.rtol!r}; expected a relative residual between 0 and 1")
-        if not is_real(self.atol) or not 0 <= self.atol < math.inf:
+        if not 0 <= atol < math.inf:
             raise ArgumentError(f"atol={self.atol!r}; expected a residual of at least 0")
-        if self.rtol == self.atol == 0:
+        if rtol == atol == 0:
             raise ArgumentError("rtol=0 and atol=0; expected one above 0: rounding leaves a residual")
         if self.maxiter is not None:
             check_count(self.maxiter, "maxiter")
+        # Numbers of NumPy and PyTorch would round residuals to their precision, and compare to their types.
+        object.__setattr__(self, "rtol", rtol)
+        object.__setattr__(self, "atol", atol)
 
     def residual(self, size: float, exponent: int = 0) -> float:
         """Return the largest norm of the residual of a converged solution.

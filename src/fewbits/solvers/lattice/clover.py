@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fewbits.solvers.lattice.field_strength import clover_blocks
 from fewbits.solvers.lattice.gauge_field import GaugeField
-from fewbits.solvers.lattice.links import real_number
+from fewbits.solvers.lattice.links import read_number
 from fewbits.solvers.lattice.wilson import Wilson
 
 Array = NDArray[np.complex128]
@@ -58,5 +58,5 @@ class Clover(Wilson):
         return super()._announced(links, *numbers, self.csw)
 
     def _blocks(self, field: GaugeField) -> Array | None:
-        self.csw = real_number(self.csw, "csw")
+        self.csw = read_number(self.csw, "csw")
         return field.inside(clover_blocks(field.around(), self.csw, 4 + self.mass))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers.operators.vectors import is_real, refuse_mask
+from fewbits.solvers.operators.vectors import real_number, refuse_mask
 
 Array = NDArray[np.complex128]
 Shape = tuple[int, int, int, int]
@@ -41,10 +41,11 @@ def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed:
     Raises:
         ArgumentError: a size below 1, or a negative roughness.
     """
-    if not is_real(roughness) or not roughness >= 0:
+    amplitude = real_number(roughness)
+    if not 0 <= amplitude < math.inf:
         raise ArgumentError(f"roughness={roughness!r}; expected zero or more")
     noise = _normal((4, *_sizes(shape), 3, 3), seed)
-    return project(np.eye(3) + roughness * (noise - noise.conj().swapaxes(-1, -2)) / 2)
+    return project(np.eye(3) + amplitude * (noise - noise.conj().swapaxes(-1, -2)) / 2)
 
 
 def project(matrices: ArrayLike) -> Array:
@@ -131,11 +132,12 @@ def check_boundary(boundary: Sequence[int]) -> None:
         raise ArgumentError(f"boundary={boundary}; expected 1 or -1 along T, Z, Y and X")
 
 
-def real_number(value: float, name: str) -> float:
+def read_number(value: float, name: str) -> float:
     """Return a number in double precision; raise ArgumentError if this is no finite real one."""
-    if not is_real(value) or not math.isfinite(value):
+    number = real_number(value)
+    if not math.isfinite(number):
         raise ArgumentError(f"{name}={value!r}; expected a finite real number")
-    return float(value)
+    return number
 
 
 def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int, int]:

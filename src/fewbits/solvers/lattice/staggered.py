@@ -22,7 +22,7 @@ from fewbits.solvers.lattice.budget import solve_in_turn
 from fewbits.solvers.lattice.gauge_field import GaugeField
 from fewbits.solvers.lattice.given_fields import read_field
 from fewbits.solvers.lattice.hops import EVEN, ODD
-from fewbits.solvers.lattice.links import check_shape, real_number
+from fewbits.solvers.lattice.links import check_shape, read_number
 from fewbits.solvers.lattice.order import grouped, natural
 from fewbits.solvers.lattice.processes import Processes, Sent
 from fewbits.solvers.lattice.ritz import RitzVectors, begin, gather
@@ -75,7 +75,7 @@ class Staggered:
         self.processes = Processes(split, group)
         given = getattr(links, "shape", None), mass, reconstruct, boundary
         with self.processes.agreeing(f"Staggered of {given}"):
-            self.mass = real_number(mass, "mass")
+            self.mass = read_number(mass, "mass")
             if mass == 0:
                 raise ArgumentError(
                     "mass=0; expected another: the even sites decide the odd ones by 1 / mass"

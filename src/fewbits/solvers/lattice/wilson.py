@@ -18,7 +18,7 @@ from fewbits.solvers.lattice.direct import solve_directly
 from fewbits.solvers.lattice.even_odd import Inner, solve_even_sites
 from fewbits.solvers.lattice.gauge_field import GaugeField
 from fewbits.solvers.lattice.given_fields import read_field
-from fewbits.solvers.lattice.links import real_number
+from fewbits.solvers.lattice.links import read_number
 from fewbits.solvers.lattice.normal import Normal
 from fewbits.solvers.lattice.order import grouped, natural
 from fewbits.solvers.lattice.processes import Processes, Sent
@@ -77,7 +77,7 @@ class Wilson:
     ) -> None:
         self.processes = Processes(split, group)
         with self.processes.agreeing(self._announced(links, mass, reconstruct, boundary)):
-            self.mass = real_number(mass, "mass")
+            self.mass = read_number(mass, "mass")
             field = GaugeField(links, boundary, reconstruct, self.processes)
             self.part, self.shape = field.part, field.shape
             self._copies = field.copies

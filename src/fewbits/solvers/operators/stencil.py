@@ -19,7 +19,7 @@ from fewbits.kernels.bits.stencil import Grid, ScaledArray, store, stride_of, ze
 from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.stencil_vectors import StencilVectors, power_below
-from fewbits.solvers.operators.vectors import is_real, real_array
+from fewbits.solvers.operators.vectors import real_array, real_number
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.tensor import fake_quantize
 from fewbits.tensor import format as read
@@ -47,9 +47,9 @@ class Stencil(Operator):
         shift: added to the diagonal.
 
     Raises:
-        ArgumentError: shapes that do not fit each other, rows of more than 4,096 cells, or what is not real
-            numbers.
-        DataError: NaN or infinity.
+        ArgumentError: shapes that do not fit each other, rows of more than 4,096 cells, what is not real
+            numbers, or a shift that is not finite.
+        DataError: NaN or infinity among the coefficients.
     """
 
     symmetric = True
@@ -57,20 +57,21 @@ class Stencil(Operator):
 
     def __init__(self, x: ArrayLike, y: ArrayLike, z: ArrayLike, shift: float = 0.0) -> None:
         faces = [real_array(f, name) for f, name in ((x, "x"), (y, "y"), (z, "z"))]
-        if not is_real(shift):
-            raise ArgumentError(f"shift={shift}; expected a real number")
+        self.shift = real_number(shift)
+        if not math.isfinite(self.shift):
+            raise ArgumentError(f"shift={shift!r}; expected a finite real number")
         shapes = [f.shape for f in faces]
         if any(len(s) != 3 for s in shapes) or not _fit(*shapes):
             raise ArgumentError(
                 f"faces have the shapes {shapes}; expected (nz, ny, nx + 1), (nz, ny + 1, nx) and"
                 " (nz + 1, ny, nx)"
             )
-        if not all(np.isfinite(f).all() for f in faces) or not math.isfinite(shift):
+        if not all(np.isfinite(f).all() for f in faces):
             raise DataError("A holds NaN or infinity; remove them first")
         self.shape = (shapes[0][0], shapes[0][1], shapes[1][2])
         if self.shape[2] > 4096:
             raise ArgumentError(f"rows of {self.shape[2]} cells; at most 4096 fit. Turn the grid")
-        self.n, self.shift = math.prod(self.shape), float(shift)
+        self.n = math.prod(self.shape)
         self.stride = stride_of(self.shape[2])
         self._high = faces[0][..., -1].copy()
         self._faces = [self._padded(f) for f in (faces[0][..., :-1], faces[1], faces[2])]

@@ -81,11 +81,17 @@ def real_array(given: ArrayLike | torch.Tensor, name: str) -> NDArray[np.float64
     return values
 
 
-def is_real(value: object) -> bool:
-    """Return whether this is one real number, also as an array or a tensor of no dimension."""
+def real_number(value: object) -> float:
+    """Return one real number, also that of an array or a tensor of no dimension; nan if this is none.
+
+    Whole numbers and fractions beyond double precision are none either.
+    """
     if isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim == 0:
         value = value.item()
-    return isinstance(value, Real)
+    try:
+        return float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        return math.nan
 
 
 def refuse_gradients(given: torch.Tensor, name: str) -> None:
