@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers import lattice
@@ -69,7 +70,10 @@ def flipped(count: int) -> Any:
         (np.zeros((3, *SHAPE, 3, 3)), {}, ArgumentError, r"expected a complex array of shape \(4, T"),
         ("links", {}, ArgumentError, "links are str"),
         (lattice.unit_links(SHAPE), {"reconstruct": 9}, ArgumentError, "reconstruct=9; expected 18, 12 or 8"),
+        (lattice.unit_links(SHAPE).astype(object), {}, ArgumentError, r"links are object \(4, 2, 4"),
+        (lattice.unit_links(SHAPE).astype(str), {}, ArgumentError, "links are <U64"),
         (lattice.unit_links(SHAPE), {"mass": np.nan}, ArgumentError, "mass=nan"),
+        (lattice.unit_links(SHAPE), {"mass": 1e155}, ArgumentError, "mass=1e.155; expected 1e.140 at most"),
         (lattice.unit_links(SHAPE), {"mass": 1j}, ArgumentError, "mass=1j; expected a finite real number"),
         (lattice.unit_links(SHAPE), {"mass": "1"}, ArgumentError, "mass='1'; expected a finite real number"),
         (lattice.unit_links(SHAPE), {"mass": None}, ArgumentError, "mass=None"),
@@ -94,9 +98,48 @@ def test_a_mass_of_any_real_type_is_the_same_number(kind: Any) -> None:
             kind(links, mass=mass)
 
 
+@pytest.mark.parametrize("kind", [lattice.Wilson, lattice.Clover, lattice.Staggered])
+@pytest.mark.parametrize(
+    ("option", "wrong"),
+    [
+        ("split", [2, None, "1111", (1, 1, 1.0, 1), (1, 1, 1, None), (True,) * 4, (1, 1, 1)]),
+        ("boundary", [2, None, "1111", (1, 1, 1, None), (1, 1, 1, np.ones(2)), (1, 1, 1, 1 + 0j)]),
+        ("reconstruct", ["12", 12.0, [12], np.array([12, 8]), True, 10]),
+        ("mass", [10**400, 1e308, -1e200]),
+    ],
+)
+def test_what_is_no_setting_is_refused_by_name(kind: Any, option: str, wrong: list[Any]) -> None:
+    for value in wrong:
+        with pytest.raises(ArgumentError, match=rf"^{option}=(?s:.*); expected"):
+            kind(lattice.unit_links(SHAPE), **{"mass": 0.1, option: value})
+
+
+@pytest.mark.parametrize("kind", [lattice.Wilson, lattice.Clover, lattice.Staggered])
+def test_settings_may_be_arrays_and_tensors(kind: Any) -> None:
+    links = lattice.random_links(SHAPE)
+    psi = np.ones((*SHAPE, 3) if kind is lattice.Staggered else (*SHAPE, 4, 3), complex)
+    expected = kind(links, mass=0.25, boundary=(-1, 1, 1, 1)).apply(psi)
+    for made in (np.array, torch.tensor):
+        given = kind(links, mass=0.25, boundary=made([-1, 1, 1, 1]), split=made([1, 1, 1, 1]))
+        assert np.array_equal(given.apply(psi), expected)
+
+
+@pytest.mark.parametrize("kind", [lattice.Wilson, lattice.Clover, lattice.Staggered])
+@pytest.mark.parametrize("mass", [1e30, 1e140])
+def test_the_heaviest_fermions_do_not_hop(kind: Any, mass: float) -> None:
+    shape = (4, 4, 4, 4)
+    psi = np.ones((*shape, 3) if kind is lattice.Staggered else (*shape, 4, 3), complex)
+    one = kind(lattice.random_links(shape), mass=mass)
+    assert np.abs(one.apply(psi) / mass - psi).max() < 1e-15
+    for even_odd in (False, True):
+        found = one.solve(psi, even_odd=even_odd)
+        assert found.converged
+        assert np.abs(found.x * mass - psi).max() < 1e-10
+
+
 def test_a_coefficient_that_is_not_real_is_refused() -> None:
-    for csw in (1j, 1 + 0j, "1", None, np.inf):
-        with pytest.raises(ArgumentError, match=r"csw=.*expected a finite real number"):
+    for csw in (1j, 1 + 0j, "1", None, np.inf, 1e200):
+        with pytest.raises(ArgumentError, match=r"csw=.*expected (a finite real number|1e.140)"):
             lattice.Clover(lattice.unit_links(SHAPE), mass=0.1, csw=csw)
 
 
@@ -114,14 +157,19 @@ def test_masks_are_not_ignored() -> None:
 
 def test_empty_shapes_negative_roughness_and_nan_are_refused_where_fields_are_made() -> None:
     for make in (lattice.unit_links, lattice.random_links, lattice.smooth_links):
-        with pytest.raises(ArgumentError, match="four sizes"):
-            make((4, 4, 0, 4))
+        wrong: Any
+        for wrong in ((4, 4, 0, 4), 4, None, "4444", (4, 4, 4, 4.0), (4, 4, 4, None), (True,) * 4):
+            with pytest.raises(ArgumentError, match="four sizes"):
+                make(wrong)
+    for seeded in (lattice.random_links, lattice.smooth_links):
+        for wrong in (-1, 1.5, "a"):
+            with pytest.raises(ArgumentError, match=rf"seed={wrong!r}; expected a whole number"):
+                seeded(SHAPE, seed=wrong)
     with pytest.raises(ArgumentError, match="roughness=-1"):
         lattice.smooth_links(SHAPE, -1)
-    wrong: list[Any] = [1j, np.inf, 10**400]
-    for roughness in wrong:
-        with pytest.raises(ArgumentError, match=f"roughness={roughness}"):
-            lattice.smooth_links(SHAPE, roughness)
+    for wrong in (1j, np.inf, 10**400):
+        with pytest.raises(ArgumentError, match=f"roughness={wrong}"):
+            lattice.smooth_links(SHAPE, wrong)
     with pytest.raises(DataError, match="NaN"):
         lattice.project(np.full((3, 3), np.nan))
 
@@ -161,6 +209,7 @@ def test_what_determines_no_matrix_of_su3_is_refused() -> None:
     for matrix in (np.zeros((3, 3)), np.ones((3, 3))):
         with pytest.raises(DataError, match="zero or parallel"):
             lattice.project(matrix)
-    for other in (np.eye(2), "links", [1.0]):
+    other: Any
+    for other in (np.eye(2), "links", [1.0], [[1, 2], [3]], np.eye(3, dtype=object)):
         with pytest.raises(ArgumentError, match=r"expected numbers, \(..., 3, 3\)"):
             lattice.project(other)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, FormatError
 from fewbits.solvers import Deflation, lattice
 from tests.solvers.lattice import textbook
 
@@ -101,10 +101,12 @@ def test_vectors_of_another_operator_and_impossible_numbers_are_refused() -> Non
     options: dict[str, Any]
     for options in (
         *({"count": 0}, {"count": 4, "window": 11}, {"solves": 0}),
-        *({"count": 2.5}, {"count": 2, "window": 6.5}, {"solves": True}),
+        *({"count": 2.5}, {"count": 2, "window": 6.5}, {"solves": True}, {"count": None}),
     ):
         with pytest.raises(ArgumentError, match="expected at least 1"):
             lattice.RitzVectors(**options)
+    with pytest.raises(FormatError, match="no format named 'float99'"):  # and not after the first solve
+        lattice.RitzVectors(2, format="float99")
 
 
 def test_what_16_bits_alone_do_not_solve_they_solve_deflated() -> None:

@@ -24,15 +24,16 @@ def encode(values: Array, dtype: DTypeLike, axis: int) -> tuple[Array, Norms | N
     top = INTEGER_MAX.get(np.dtype(dtype).name)
     if top is None:
         return values.astype(dtype, copy=False), None
-    values = values.astype(np.float32, copy=False)
-    most = np.abs(values).max(axis)
-    most = np.where(most >= np.float32(SMALLEST), most, np.float32(0))
-    with np.errstate(divide="ignore"):
+    with np.errstate(all="ignore"):  # what leaves float32 has an infinite norm, and no solution comes of it
+        values = values.astype(np.float32, copy=False)
+        most = np.abs(values).max(axis)
+        most = np.where(most >= np.float32(SMALLEST), most, np.float32(0))
         factor = np.where(most > 0, np.float32(top) / most, np.float32(0))
-    codes = np.rint(values * np.expand_dims(factor, axis)).astype(dtype)
+        codes = np.rint(values * np.expand_dims(factor, axis)).astype(dtype)
     return codes, most * (np.float32(1) / np.float32(top))
 
 
 def decode(codes: Array, norms: Norms | None, axis: int) -> Array:
     """Return the values that are stored, float32 for codes."""
-    return codes if norms is None else codes.astype(np.float32) * np.expand_dims(norms, axis)
+    with np.errstate(invalid="ignore"):
+        return codes if norms is None else codes.astype(np.float32) * np.expand_dims(norms, axis)

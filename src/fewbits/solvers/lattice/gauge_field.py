@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError
 from fewbits.kernels.bits.lattice import compress_links, expand_links
 from fewbits.solvers.lattice.domain import Domain
-from fewbits.solvers.lattice.links import check_boundary, check_links, check_shape, with_boundary
+from fewbits.solvers.lattice.links import check_links, check_shape, read_boundary, with_boundary
 from fewbits.solvers.lattice.processes import Processes
 from fewbits.solvers.lattice.stored_links import StoredLinks
+from fewbits.tensor.inputs import is_count
 
 Array = NDArray[np.complex128]
 RECONSTRUCT = (18, 12, 8)
@@ -49,7 +50,7 @@ class GaugeField:
         multiple: int = 2,
     ) -> None:
         whole = check_shape(links)
-        check_boundary(boundary)
+        boundary = read_boundary(boundary)
         self.numbers = _numbers(reconstruct, boundary)
         self.processes, self._links, self._boundary = processes, links, boundary
         self.part = processes.part(whole)
@@ -89,15 +90,16 @@ class GaugeField:
 
 def _numbers(reconstruct: int | None, boundary: Sequence[int]) -> int:
     """Return how many numbers are stored for each link; raise ArgumentError if that cannot be."""
-    numbers = (18 if -1 in boundary else 12) if reconstruct is None else reconstruct
-    if numbers != 18 and -1 in boundary:
+    if reconstruct is None:
+        return 18 if -1 in boundary else 12
+    if not is_count(reconstruct) or reconstruct not in RECONSTRUCT:
+        raise ArgumentError(f"reconstruct={reconstruct!r}; expected 18, 12 or 8 numbers for a link")
+    if reconstruct != 18 and -1 in boundary:
         raise ArgumentError(
             f"reconstruct={reconstruct} is for links in SU(3), and links with a sign are not; take 18,"
             " or leave it out"
         )
-    if numbers not in RECONSTRUCT:
-        raise ArgumentError(f"reconstruct={reconstruct}; expected 18, 12 or 8 numbers for a link")
-    return numbers
+    return int(reconstruct)
 
 
 def _check_eight(links: Array) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fewbits.errors import ArgumentError, DataError
+from fewbits.solvers.lattice.axes import Four, four_counts, four_signs
 from fewbits.solvers.operators.vectors import real_number, refuse_mask
 
 Array = NDArray[np.complex128]
-Shape = tuple[int, int, int, int]
 ROUNDING = 1e-14  # length below which a projected unit row counts as parallel to another
 NEAR = 1e-12  # largest deviation of a link from SU(3)
+LARGEST = 1e140  # of a mass or a coefficient: M^+ M, and sums of squares of its images, stay in range
 
 
 def unit_links(shape: tuple[int, int, int, int]) -> Array:
@@ -30,7 +31,7 @@ def random_links(shape: tuple[int, int, int, int], seed: int = 0) -> Array:
     """Return a hot field: links drawn uniformly from SU(3), by the Haar measure.
 
     Raises:
-        ArgumentError: a size below 1.
+        ArgumentError: a size below 1, or a seed that is no whole number of at least 0.
     """
     return project(_normal((4, *_sizes(shape), 3, 3), seed))
 
@@ -39,7 +40,7 @@ def smooth_links(shape: tuple[int, int, int, int], roughness: float = 0.2, seed:
     """Return a field near the free one: 1 + roughness times Gaussian noise, projected to SU(3).
 
     Raises:
-        ArgumentError: a size below 1, or a negative roughness.
+        ArgumentError: a size below 1, a roughness below 0, or a seed that is no whole number of at least 0.
     """
     amplitude = real_number(roughness)
     if not 0 <= amplitude < math.inf:
@@ -56,7 +57,12 @@ def project(matrices: ArrayLike) -> Array:
         DataError: NaN or infinity, or two rows that are zero or parallel.
     """
     refuse_mask(matrices, "an array of matrices")
-    matrices = np.asarray(matrices)
+    try:
+        matrices = np.asarray(matrices)
+    except ValueError:
+        raise ArgumentError(
+            "matrices are lists of different lengths; expected numbers, (..., 3, 3)"
+        ) from None
     if matrices.ndim < 2 or matrices.shape[-2:] != (3, 3) or matrices.dtype.kind not in "iufc":
         raise ArgumentError(f"matrices are {matrices.dtype} {matrices.shape}; expected numbers, (..., 3, 3)")
     matrices = matrices.astype(np.complex128)
@@ -80,15 +86,16 @@ def _unit(rows: Array, least: float = 1e-300) -> Array:
     return unit
 
 
-def check_shape(links: object) -> Shape:
+def check_shape(links: object) -> Four:
     """Return T, Z, Y and X of a gauge field; raise ArgumentError if this is none."""
     refuse_mask(links, "a gauge field")
     if (
         not isinstance(links, np.ndarray)
         or links.ndim != 7
         or (links.shape[0], *links.shape[5:]) != (4, 3, 3)
+        or links.dtype.kind not in "buifc"
     ):
-        given = links.shape if isinstance(links, np.ndarray) else type(links).__name__
+        given = f"{links.dtype} {links.shape}" if isinstance(links, np.ndarray) else type(links).__name__
         raise ArgumentError(f"links are {given}; expected a complex array of shape (4, T, Z, Y, X, 3, 3)")
     return _sizes(links.shape[1:5])
 
@@ -126,27 +133,38 @@ def with_boundary(links: Array, boundary: Sequence[int]) -> Array:
     return signed
 
 
-def check_boundary(boundary: Sequence[int]) -> None:
-    """Raise ArgumentError if a boundary is not four signs."""
-    if len(boundary) != 4 or any(sign not in (1, -1) for sign in boundary):
-        raise ArgumentError(f"boundary={boundary}; expected 1 or -1 along T, Z, Y and X")
+def read_boundary(boundary: Sequence[int]) -> Four:
+    """Return four signs; raise ArgumentError if a boundary is something else."""
+    signs = four_signs(boundary)
+    if signs is None:
+        raise ArgumentError(f"boundary={boundary!r}; expected 1 or -1 along T, Z, Y and X")
+    return signs
 
 
 def read_number(value: float, name: str) -> float:
-    """Return a number in double precision; raise ArgumentError if this is no finite real one."""
+    """Return a mass or a coefficient in double precision.
+
+    Raises:
+        ArgumentError: it is no finite real number, or M^+ M would leave the range of double precision.
+    """
     number = real_number(value)
     if not math.isfinite(number):
         raise ArgumentError(f"{name}={value!r}; expected a finite real number")
+    if abs(number) > LARGEST:
+        raise ArgumentError(f"{name}={value!r}; expected {LARGEST} at most, as M^+ M holds its square")
     return number
 
 
-def _sizes(shape: tuple[int, ...]) -> tuple[int, int, int, int]:
-    if len(shape) != 4 or any(n < 1 for n in shape):
-        raise ArgumentError(f"a lattice of {tuple(shape)} sites; expected four sizes (T, Z, Y, X)")
-    t, z, y, x = shape
-    return t, z, y, x
+def _sizes(shape: object) -> Four:
+    sizes = four_counts(shape)
+    if sizes is None:
+        raise ArgumentError(f"a lattice of {shape!r} sites; expected four sizes (T, Z, Y, X), whole numbers")
+    return sizes
 
 
 def _normal(shape: tuple[int, ...], seed: int) -> Array:
-    parts = np.random.default_rng(seed).standard_normal((*shape, 2))
-    return parts.view(np.complex128)[..., 0]
+    try:
+        generator = np.random.default_rng(seed)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"seed={seed!r}; expected a whole number of at least 0") from None
+    return generator.standard_normal((*shape, 2)).view(np.complex128)[..., 0]

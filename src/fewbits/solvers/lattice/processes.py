@@ -13,6 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from fewbits.errors import ArgumentError
+from fewbits.solvers.lattice.axes import four_counts
 
 Octets = NDArray[np.uint8]
 AXES = ("T", "Z", "Y", "X")
@@ -55,9 +56,12 @@ class Processes:
     """
 
     def __init__(self, split: Sequence[int] = (1, 1, 1, 1), group: dist.ProcessGroup | None = None) -> None:
-        if len(split) != 4 or any(n < 1 for n in split):
-            raise ArgumentError(f"split={split}; expected the number of processes along T, Z, Y and X")
-        self.split, self.size, self.group = tuple(split), math.prod(split), group
+        grid = four_counts(split)
+        if grid is None:
+            raise ArgumentError(
+                f"split={split!r}; expected the number of processes along T, Z, Y and X, whole numbers"
+            )
+        self.split, self.size, self.group = grid, math.prod(grid), group
         self.sent = Sent()
         self.rank = 0
         if self.size > 1:

@@ -24,6 +24,7 @@ from fewbits.solvers.operators.cg_vectors import CGVectors
 from fewbits.solvers.operators.operator import Apply, Derived, Operator
 from fewbits.solvers.operators.vectors import wide
 from fewbits.solvers.precision import KrylovPrecision
+from fewbits.tensor import format as read
 from fewbits.tensor.inputs import is_count
 
 DEPENDENT = 1e-5  # of the largest: what lies below in a Gram matrix of float32 vectors is rounding
@@ -45,6 +46,7 @@ class RitzVectors:
 
     Raises:
         ArgumentError: a number is too small, or not whole.
+        FormatError: there is no such format.
     """
 
     def __init__(
@@ -55,13 +57,14 @@ class RitzVectors:
         solves: int = 4,
         format: str | Format | None = "quda_half",
     ) -> None:
-        size = 3 * count if window is None else window
-        if not all(is_count(number) for number in (count, solves, size)) or size < 3 * count:
+        size = 3 * count if window is None and is_count(count) else window
+        if size is None or not all(is_count(n) for n in (count, solves, size)) or size < 3 * count:
             raise ArgumentError(
-                f"count={count}, window={window}, solves={solves}; expected at least 1 vector and 1 solve,"
-                " and a window of at least 3 count, whole numbers"
+                f"count={count!r}, window={window!r}, solves={solves!r}; expected at least 1 vector and 1"
+                " solve, and a window of at least 3 count, whole numbers"
             )
-        self.count, self.window, self.solves, self.format = count, size, solves, format
+        self.count, self.window, self.solves = count, size, solves
+        self.format = None if format is None else read(format)
         self.deflation: Deflation | None = None
         self._projectors: dict[str, Projector] = {}
         self._operator: Square | None = None

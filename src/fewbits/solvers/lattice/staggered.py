@@ -76,7 +76,7 @@ class Staggered:
         given = getattr(links, "shape", None), mass, reconstruct, boundary
         with self.processes.agreeing(f"Staggered of {given}"):
             self.mass = read_number(mass, "mass")
-            if mass == 0:
+            if self.mass == 0:
                 raise ArgumentError(
                     "mass=0; expected another: the even sites decide the odd ones by 1 / mass"
                 )
