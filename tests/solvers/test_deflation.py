@@ -64,6 +64,13 @@ def test_modes_from_arnoldi_in_float32_serve_as_exact_ones_do() -> None:
     assert found.iterations < plain.iterations / 2
 
 
+@pytest.mark.parametrize("zero", [np.zeros((9, 9)), sp.csr_array((9, 9), dtype=complex), lambda v: 0 * v])
+def test_modes_of_zero_are_any_orthonormal_ones(zero: Any) -> None:
+    modes = low_modes(zero, 9, 3)
+    assert modes.dtype == (torch.complex64 if isinstance(zero, sp.csr_array) else torch.float32)
+    assert torch.equal(modes.mH @ modes, torch.eye(3, dtype=modes.dtype))
+
+
 def test_a_stencil_is_deflated_in_its_own_kernels() -> None:
     a = Stencil(np.ones((1, 4, 201)), np.zeros((1, 5, 200)), np.zeros((2, 4, 200)))
     b = np.random.default_rng(1).standard_normal(a.n)
@@ -99,6 +106,10 @@ def test_bad_modes_are_refused() -> None:
     for n in (4.0, "4", 0):
         with pytest.raises(ArgumentError, match=rf"n={n!r}; expected at least 1, a whole number"):
             low_modes(a, n, 1)
+    tol: Any
+    for tol in (-1, "a", None, np.nan, np.inf, 1j):
+        with pytest.raises(ArgumentError, match=r"tol=.*; expected a relative accuracy"):
+            low_modes(np.diag(np.arange(1.0, 10.0)), 9, 2, tol=tol)
     with pytest.raises(ArgumentError, match="k=4"):
         low_modes(a, 4, 4)
     wrong: list[Any] = [2.0, 2.5, True]

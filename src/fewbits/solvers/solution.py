@@ -42,7 +42,7 @@ class Solution(Generic[Array]):
 
     Attributes:
         x: (n,) or (n, k), float64 or complex128, in the shape of b and an array or tensor like it. A Krylov
-            solver returns its x with the smallest true residual.
+            solver returns its x with the smallest true residual, :func:`lsqr` that with the smallest |A^H r|.
         converged: whether x is as accurate as requested: for a Krylov solver, a true residual of at most
             max(rtol |b|, atol); for a dense system, the accuracy of double precision.
         residual: |b - A x| / |b|, 2-norms, of the x returned; computed in more than double precision if the

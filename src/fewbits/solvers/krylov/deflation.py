@@ -7,6 +7,8 @@ solution on their span, with the small matrix V^H A V in float64.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
@@ -19,7 +21,15 @@ from fewbits.solvers.krylov.system import FAR, check_symmetric, comfortable
 from fewbits.solvers.operators.adapters import LinearMap, operator
 from fewbits.solvers.operators.agreement import agreeing, check_columns, in_one
 from fewbits.solvers.operators.operator import OnPairs, Operator
-from fewbits.solvers.operators.vectors import array, exponent_of, from_reals, reals, times_power, wide
+from fewbits.solvers.operators.vectors import (
+    array,
+    exponent_of,
+    from_reals,
+    real_number,
+    reals,
+    times_power,
+    wide,
+)
 from fewbits.tensor import NarrowTensor, quantize
 from fewbits.tensor.inputs import is_count
 from fewbits.typing import AnyArray
@@ -136,14 +146,14 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
         n: unknowns.
         k: number of modes, from 1 to n - 2.
         format: the format of the values of A.
-        tol: relative accuracy of the eigenvalues, as in scipy.sparse.linalg.eigsh.
+        tol: relative accuracy of the eigenvalues, as in scipy.sparse.linalg.eigsh; 0 for that of float32.
 
     Returns:
         (n, k) float32, or complex64 of a complex A.
 
     Raises:
-        ArgumentError: n is no whole number, k out of range, A on a device, not symmetric, or spread over
-            processes.
+        ArgumentError: n is no whole number, k or tol out of range, A on a device, not symmetric, or spread
+            over processes.
         scipy.sparse.linalg.ArpackNoConvergence: ARPACK did not converge to ``tol``.
     """
     if isinstance(A, Operator) and float(A.total(torch.tensor(1.0, dtype=torch.float64))) > 1:
@@ -156,6 +166,9 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
     a, _, _ = comfortable(operator(A, n, asked=f"n={n}"))
     if not (is_count(k) and k < n - 1):
         raise ArgumentError(f"k={k} modes of {n}; expected a whole number from 1 to {n - 2}")
+    accuracy = real_number(tol)
+    if not 0 <= accuracy < math.inf:
+        raise ArgumentError(f"tol={tol!r}; expected a relative accuracy of at least 0")
     check_symmetric(a)
     apply = a.rounded(rounding_format(format))
     dtype = np.complex64 if a.complex else np.float32
@@ -163,5 +176,7 @@ def low_modes(A: LinearMap, n: int, k: int, *, format: str = "fp32", tol: float 
         (n, n), lambda v: apply(torch.from_numpy(np.ascontiguousarray(v, dtype))).numpy(), dtype=dtype
     )
     start = np.random.default_rng(0).standard_normal(n).astype(dtype)
-    _, modes = eigsh(low, k, which="SA", tol=tol, v0=start)
+    if not low.matvec(start).any():  # ARPACK takes no start that A makes zero, and of zero all vectors serve
+        return torch.eye(n, k, dtype=torch.complex64 if a.complex else torch.float32)
+    _, modes = eigsh(low, k, which="SA", tol=accuracy, v0=start)
     return torch.from_numpy(np.ascontiguousarray(modes))

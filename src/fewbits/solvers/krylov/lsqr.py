@@ -114,8 +114,8 @@ def lsqr(
             divided by |b|.
 
     Returns:
-        the x with the smallest true residual, an array or tensor like b, with its evidence; ``converged``
-        says whether it meets the tolerance.
+        the x of a precision with the smallest true |A^H r|, or one whose true residual r meets the tolerance,
+        an array or tensor like b, with its evidence; ``converged`` says whether it meets the tolerance.
 
     Raises:
         ArgumentError: shapes do not fit, the adjoint of A is unknown, or what is given for it is another
