@@ -145,6 +145,9 @@ def test_tolerances_of_any_real_type_are_numbers_of_double_precision(solver: Any
     [
         (np.eye(3), np.ones(4), {}, ArgumentError, "square matrix of that size"),
         (np.eye(3), np.ones((3, 1, 1)), {}, ArgumentError, "expected shape"),
+        (np.eye(1), np.array(1.0), {}, ArgumentError, "expected shape"),
+        (np.eye(1), np.array(1j), {}, ArgumentError, "expected shape"),
+        (np.eye(2), np.array([1, complex(0, np.inf)]), {}, DataError, "b holds NaN"),
         (np.array([[1.0, 2], [0, 1]]), np.ones(2), {}, ArgumentError, "not symmetric"),
         (-np.eye(3), np.ones(3), {}, DataError, "not positive definite"),
         (np.diag([1.0, 3.0] * 9 + [-1.0]), np.r_[np.ones(18), 1e-7], {}, DataError, "not positive definite"),

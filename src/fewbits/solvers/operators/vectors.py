@@ -63,7 +63,7 @@ def array(given: AnyArray | Sequence[object], name: str) -> torch.Tensor:
         DataError: NaN or infinity.
     """
     v = numbers(given, name)
-    if not bool(torch.isfinite(reals(v)).all()):
+    if not bool(torch.isfinite(v).all()):
         raise DataError(f"{name} holds NaN or infinity; remove them first")
     return v
 
