@@ -218,6 +218,8 @@ def test_roles_of_a_precision_are_data() -> None:
     one = precision("fp32:factor=int8_channel, refinement=gmres,working=fp32")
     assert (one.factor, one.refinement, one.working) == ("int8_channel", "gmres", "fp32")
     assert precision(one) is one
+    for text in (" fp32", "fp32 ", "fp32 : working = fp64"):  # the format fp32 would be emulated
+        assert precision(text).factor == "fp32"
 
 
 @pytest.mark.parametrize(
@@ -226,6 +228,8 @@ def test_roles_of_a_precision_are_data() -> None:
         ("bf17", "the nearest are bf16"),
         ("bf16:refine=gmres", "expected ROLE=VALUE with a role of factor, refinement"),
         ("bf16:refinement", "expected ROLE=VALUE"),
+        ("bf16:", "expected ROLE=VALUE"),
+        ("bf16:refinement=gmres,working=fp32,refinement=classical", "gives refinement twice"),
         ("bf16:refinement=more", "expected one of none, classical"),
         ("bf16:residual=fp32", "residual='fp32' of a precision; expected one of fp64"),
         ("fp64:factor=bf16", "factors in double precision, and they alone"),

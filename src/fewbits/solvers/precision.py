@@ -105,20 +105,24 @@ def precision(text: str | Precision) -> Precision:
     ``NAME:ROLE=VALUE,...``, as in ``bf16x2:refinement=gmres`` or ``mxfp8:working=fp32``.
 
     Raises:
-        ArgumentError: text is neither a precision nor a format, or has an unknown role or value.
+        ArgumentError: text is neither a precision nor a format, or has an unknown role or value, or one
+            twice.
     """
     if isinstance(text, Precision):
         return text
     if not isinstance(text, str):
         raise ArgumentError(f"precision={text!r}; expected a name or a Precision")
-    name, _, rest = text.partition(":")
+    name, colon, rest = text.partition(":")
+    name = name.strip()  # ' fp32' would be a format, which is emulated
     changes: dict[str, str] = {}
-    for part in split(rest) if rest else ():
+    for part in split(rest) if colon else ():
         role, _, value = (p.strip() for p in part.partition("="))
         if role not in _ROLES or not value:
             raise ArgumentError(
                 f"{part!r} in precision {text!r}; expected ROLE=VALUE with a role of {', '.join(_ROLES)}"
             )
+        if role in changes:
+            raise ArgumentError(f"precision {text!r} gives {role} twice; expected each role once")
         changes[role] = value
     if name in PRECISIONS:
         return replace(PRECISIONS[name], name=text, **changes)
@@ -128,7 +132,7 @@ def precision(text: str | Precision) -> Precision:
         near = get_close_matches(name, PRECISIONS, n=3)
         hint = f"; the nearest are {', '.join(near)}" if near else ""
         raise ArgumentError(
-            f"there is no precision {name!r}{hint}; expected auto, one of {', '.join(PRECISIONS)}, or a"
+            f"there is no precision {text!r}{hint}; expected auto, one of {', '.join(PRECISIONS)}, or a"
             f" format: {error}"
         ) from error
     return Precision(text, **{"factor": name, **changes})
