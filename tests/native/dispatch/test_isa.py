@@ -67,10 +67,38 @@ def test_the_environment_chooses(isa: str) -> None:
     assert _in_a_fresh_process(isa, "print(native.active_isa())") == isa
 
 
-def test_a_wrong_environment_is_one_clear_error() -> None:
-    code = "try: native.active_isa()\nexcept Exception as error: print(type(error).__name__, error)"
-    said = _in_a_fresh_process("sse9", code)
-    assert said.startswith(
-        "ArgumentError the environment variable FEWBITS_ISA asks for sse9, which is not one of"
-    )
-    assert "unset it or use one of" in said
+# Calls that may be the first one of a process: each has to ask which instruction set runs.
+FIRST = """
+import numpy as np
+from fewbits.kernels.bits import lattice
+from fewbits.kernels.native.lattice import passes
+
+x, layout, field = np.ones(16, np.float32), lattice.Layout((1, 1, 1, 1)), lattice.zeros(1, "float32")
+wide, sums, wanted = np.ones((1, 24, 16)), np.zeros((1, 24, 16), np.float32), {"threads": 1}
+scalars = {"alpha": 1.0, "gamma": 1.0, "beta": 0.0}
+for call in (
+    native.active_isa,
+    lambda: native.magnitudes(x, **wanted),
+    lambda: native.top_k(x, np.zeros(1, np.int64), **wanted),
+    lambda: native.tally_values(x, x, 1.0, **wanted),
+    lambda: native.has_unit("integers"),
+    lambda: passes.store_residual(layout, wide, field, lattice.zeros(1, "float32"), **wanted),
+    lambda: passes.update_solution(layout, field, sums, alpha=1.0, **wanted),
+    lambda: passes.update_direction(layout, field, lattice.zeros(1, "float32"), sums, **scalars, **wanted),
+):
+    try:
+        call()
+    except Exception as error:
+        print(type(error).__name__, error)
+"""
+
+
+def test_a_wrong_environment_is_one_clear_error_of_whichever_call_comes_first() -> None:
+    said = _in_a_fresh_process("sse9", FIRST).splitlines()
+    assert len(said) == 8
+    for line in said:
+        assert line.startswith(
+            "ArgumentError the environment variable FEWBITS_ISA asks for sse9, which is not one of"
+        )
+        assert "unset it or use one of" in line
+    assert _in_a_fresh_process("baseline", FIRST) == ""  # the calls themselves are right

@@ -76,16 +76,19 @@ def update_direction(
     threads: int,
 ) -> float:
     """Let x += alpha p, then p = gamma r + beta p; return |p|^2. ``x`` is float32, float64 for float64."""
+    active_isa()
     sums = _native.lattice_update_direction(*layout[:2], *r, *p, x, alpha, gamma, beta, parity, threads)
     return layout.total((sums,))[0]
 
 
 def update_solution(layout: Layout, p: Field, x: Array, *, alpha: float, threads: int) -> None:
     """Let x += alpha p."""
+    active_isa()
     _native.lattice_update_solution(*layout[:2], *p, x, alpha, threads)
 
 
 def store_residual(layout: Layout, wide: Array, r: Field, p: Field, *, threads: int) -> tuple[float, float]:
     """Store ``wide``, (groups, 24 or 6, 16) float64, in r; return |r|^2 and r times p."""
+    active_isa()
     rr, rp = layout.total(_native.lattice_store_residual(*layout[:2], wide, *r, *p, threads))
     return rr, rp
