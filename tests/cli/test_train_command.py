@@ -68,15 +68,19 @@ def test_it_lists_every_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: 
         (["--model", "gru"], "--model 'gru' is unknown; expected lstm or MODULE:FUNCTION"),
         (["--model", "lstm", "--task", "digits"], "model 'lstm' reads text, and task 'digits' has none"),
         (["--recipe", ","], "there is nothing to train"),
+        (["--task", "digits", "--include", "nothing"], "fits no module"),
+        (["--task", "digits", "--exclude", "nothing"], "fits no module"),
+        (["--task", "digits", "--from", __file__], "test_train_command.py"),
     ],
 )
-def test_bad_input_is_one_line(
+def test_bad_input_is_one_line_and_leaves_no_folder(
     given: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["train", *given, "--out", str(tmp_path / "runs")]) == 2
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("fewbits: ")
     assert said in error
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_mnist_without_its_files_says_what_to_do(

@@ -74,7 +74,6 @@ def run(
             " torchrun or with --processes"
         )
     own = folder if rank() == 0 else folder / f"rank{rank()}"  # what the others log
-    own.mkdir(parents=True, exist_ok=True)
     # Each process rounds and drops at random on its own.
     seed = joint_seed(settings.seed, rank()) if rank() else settings.seed
     with seeded(task, seed):
@@ -93,6 +92,7 @@ def run(
         path = checkpoint.newest(trainer, folder) if resume else None
         if path is not None:
             checkpoint.load(trainer, settings, path)
+        own.mkdir(parents=True, exist_ok=True)  # what is wrong has been told, and leaves no empty folder
         with closing(Log(own, trainer.step_number)) as log:
             stopped = False
             while trainer.step_number < trainer.steps and not stopped:
