@@ -80,7 +80,7 @@ def test_the_commands_of_the_manual_run(tmp_path: Path, monkeypatch: pytest.Monk
     ("given", "said"),
     [
         (["--recipe", "mxfp5"], "the nearest are"),
-        (["--recipe", ","], "there is nothing to measure"),
+        (["--recipe", "none"], "there is nothing to measure"),
         (["--task", "digit"], "expected digits, mnist10k, bytes, lstm or MODULE:FUNCTION"),
         (["--runs", "4"], "4 runs where a result of digits takes 5"),
         (["--codec", "fp32"], "--codec is of several processes"),

@@ -32,7 +32,6 @@ def failed(capsys: pytest.CaptureFixture[str], tmp_path: Path, *arguments: Any) 
         ("float(e=4,m=)", "at character 13, marked >>>"),
         ("block(element=fp4_e2m1,scale=e8m0,size=-8)", "block: size=-8 is not an integer from 1"),
         ("float(e=99,m=2)", "float: e=99 is not an integer from 1 to 8"),
-        (" , ", "--formats is empty"),
     ],
 )
 def test_a_wrong_format_is_told_with_what_was_expected(

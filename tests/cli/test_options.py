@@ -181,7 +181,7 @@ def test_what_are_no_bytes_is_refused(text: str) -> None:
         read_bytes("memory", text)
 
 
-@pytest.mark.parametrize("text", ["", ",", "0", "1,-1", "1,x", "inf", "nan"])
+@pytest.mark.parametrize("text", ["0", "1,-1", "1,x", "inf", "nan"])
 def test_what_are_no_numbers_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="give some, as in 1,10,100"):
         read_numbers("links", text)
@@ -239,6 +239,7 @@ def test_an_alias_may_be_made_of_another_and_leaves_patterns_alone(
         ("nf4", "not NAME=FORMAT"), ("=int(8)", "not NAME=FORMAT"), ("a b=int(8)", "not NAME=FORMAT"),
         ("mxfp4=int(8)", "a format already"), ("float=int(8)", "a format already"), ("nf=int(", "nf: cannot"),
         ("nf=nosuch", "nf: there is no format named 'nosuch'"),
+        ("nf=int(8),a=int(4),nf=mxfp4", "nf is int8 and mxfp4; give each a name of its own"),
     ],
 )  # fmt: skip
 def test_a_wrong_alias_is_refused_and_said_to_be_of_the_option_or_the_environment(
@@ -286,6 +287,27 @@ def test_an_option_that_would_do_nothing_is_refused_by_name(
     assert cli.run(words) == 2
     assert named in capsys.readouterr().err
     assert sorted(place.iterdir()) == before
+
+
+@pytest.mark.parametrize("command", APP.commands)
+def test_an_empty_text_or_list_is_refused_for_every_option_and_argument(
+    capsys: pytest.CaptureFixture[str], place: Path, command: str
+) -> None:
+    arguments = 0
+    for p in APP.commands[command].params:
+        if getattr(p, "is_flag", False):
+            continue
+        name = p.opts[0]
+        if not name.startswith("--"):
+            typed = [[*["m.safetensors"] * arguments, text] for text in ("", ",")]
+            name, arguments = name.upper(), arguments + 1
+        else:
+            typed = [[name, ""], [name, " "], [name, " , "], [f"{name}="]]
+        for words in typed:
+            assert cli.run([command, *words]) == 2
+            text = words[-1].removeprefix(f"{name}=")
+            assert capsys.readouterr().err.startswith(f"fewbits: {name} {text!r} is empty; give it a value")
+    assert len(list(place.iterdir())) == 3
 
 
 # Each does its work, or ends, without PyTorch, which takes seconds to load.

@@ -5,7 +5,7 @@ import itertools
 import json
 import re
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -13,8 +13,9 @@ import typer
 from safetensors.numpy import save_file
 
 from fewbits.cli import main as cli
-from fewbits.cli.kinds import Writes
-from fewbits.cli.paths import paths_of
+from fewbits.cli.kinds import TENSORS, Reads, Writes
+from fewbits.cli.paths import guarded, paths_of
+from fewbits.errors import ArgumentError
 
 APP = typer.main.get_command(cli.app)
 PATHS = {name: paths_of(command.callback) for name, command in APP.commands.items()}
@@ -268,6 +269,16 @@ def test_a_dash_is_the_standard_output_and_then_it_holds_the_report_alone(
     assert json.loads(out)["kind"] == kind
     assert "wrote -" not in err
     assert not Path("-").exists()
+
+
+def test_no_item_of_a_list_is_the_folder_that_one_is_in(place: Path) -> None:
+    def command(task: Annotated[str, Reads(several=True)], out: Annotated[Path, Writes(TENSORS)]) -> None:
+        """Write beside what is read."""
+
+    for task in ("texts,", ",texts", " ,texts , "):
+        guarded(command)(task, Path("new.safetensors"))
+        with pytest.raises(ArgumentError, match=r"--out texts.new.safetensors lies in --task texts"):
+            guarded(command)(task, Path("texts/new.safetensors"))
 
 
 def test_the_data_beside_an_onnx_model_is_a_file_of_its_own(

@@ -101,7 +101,7 @@ def test_a_model_of_ones_own_is_captured(
         (["--model", "alexnet", "--devices", "0"], "--devices '0'; expected a whole number from 1 up"),
         (["--model", "alexnet", "--devices", "1.5"], "--devices '1.5'; expected a whole number"),
         ([*ALEXNET[1:], "--pin", "fc1:b=8,fc1:b=4"], "--pin 'fc1:b=8,fc1:b=4' has fc1:b twice"),
-        ([*ALEXNET[1:], "--formats", ","], "--formats ',' has no formats; give some"),
+        ([*ALEXNET[1:], "--formats", "none"], "--formats 'none' has no formats; give some"),
         ([*ALEXNET[1:], "--machine", "pdp11"], "there is no machine 'pdp11'"),
         ([*ALEXNET[1:], "--memory", "1M"], "--memory of 1000000 bytes is 214441600 bytes too little"),
         ([*ALEXNET[1:], "--pin", "fc1"], "--pin 'fc1'"),

@@ -67,7 +67,7 @@ def test_it_lists_every_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: 
         (["--model", "gone:load"], "there is no module 'gone'"),
         (["--model", "gru"], "--model 'gru' is unknown; expected lstm or MODULE:FUNCTION"),
         (["--model", "lstm", "--task", "digits"], "model 'lstm' reads text, and task 'digits' has none"),
-        (["--recipe", ","], "there is nothing to train"),
+        (["--recipe", "none"], "there is nothing to train"),
         (["--task", "digits", "--include", "nothing"], "fits no module"),
         (["--task", "digits", "--exclude", "nothing"], "fits no module"),
         (["--task", "digits", "--from", __file__], "test_train_command.py"),

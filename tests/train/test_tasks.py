@@ -175,8 +175,9 @@ def test_every_task_has_its_name_and_an_unknown_one_lists_them() -> None:
         "digits",
         "faint",
     ]
-    with pytest.raises(ArgumentError, match=f"there is no task 'vowels', .* expected {', '.join(TASKS)}"):
-        task("vowels")
+    for name in ("vowels", ""):  # no name is not the folder that one is in
+        with pytest.raises(ArgumentError, match=f"there is no task '{name}', .* expected {', '.join(TASKS)}"):
+            task(name)
 
 
 def test_digits_without_scikit_learn_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def define(given: str | None, source: str = "--alias") -> None:
         source: the option or the variable that has it, which errors name.
 
     Raises:
-        ArgumentError: an item is not NAME=FORMAT, or the name is already a format.
+        ArgumentError: an item is not NAME=FORMAT, or the name is already a format, or that of another item.
         FormatError: no such format.
     """
     known: dict[str, str] = {}
@@ -46,9 +46,12 @@ def define(given: str | None, source: str = "--alias") -> None:
         if name in CATALOGUE or name in KINDS:
             raise ArgumentError(f"{source} {name}: that is a format already; choose another name")
         try:
-            known[name] = parse(_expanded(fmt, known)).name
+            meant = parse(_expanded(fmt, known)).name
         except FormatError as error:
             raise FormatError(f"{source} {name}: {error}") from error
+        if name in known:
+            raise ArgumentError(f"{source} {name} is {known[name]} and {meant}; give each a name of its own")
+        known[name] = meant
     _KNOWN.set(known)
 
 

@@ -187,8 +187,6 @@ def read_list(text: str | None) -> list[str]:
 def read_formats(text: str | None, default: Sequence[str]) -> list[Format]:
     """Return the formats of a comma-separated list, each once, or the default ones."""
     names = list(default) if text is None else read_list(text)
-    if not names:
-        raise ArgumentError("`formats` is empty; give names as in mxfp4,mx6 (see `fewbits formats`)")
     return list(dict.fromkeys(parse(name) for name in names))
 
 
@@ -252,7 +250,7 @@ def read_numbers(name: str, text: str) -> list[float]:
     """Return the numbers of a comma-separated list, all above 0.
 
     Raises:
-        ArgumentError: an item is something else, or there is none.
+        ArgumentError: an item is something else.
     """
     numbers = []
     for item in read_list(text):
@@ -262,8 +260,6 @@ def read_numbers(name: str, text: str) -> list[float]:
             numbers.append(math.nan)
         if not 0 < numbers[-1] < math.inf:
             raise ArgumentError(f"{name}={text!r}: {item!r} is no number above 0; give some, as in 1,10,100")
-    if not numbers:
-        raise ArgumentError(f"{name}={text!r} has no numbers; give some, as in 1,10,100")
     return numbers
 
 

@@ -48,7 +48,7 @@ app = typer.Typer(
 
 
 class _Command(typer.core.TyperCommand):
-    """A command that refuses an option which is given twice: one of the two would count for nothing."""
+    """A command that refuses what would count for nothing: one of an option given twice, and empty texts."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # always its own
         names = {name: p.opts[0] for p in self.params for name in (*p.opts, *p.secondary_opts)}
@@ -58,7 +58,19 @@ class _Command(typer.core.TyperCommand):
                 raise ArgumentError(
                     f"{option} is given {typed.count(option)} times; give it once, a list with commas between"
                 )
+        if not ctx.resilient_parsing:
+            self._refuse_empty(ctx, args)
         return super().parse_args(ctx, args)
+
+    def _refuse_empty(self, ctx: typer.Context, args: list[str]) -> None:
+        """Refuse empty texts and lists: defaults stood in for them, and for a path the current folder."""
+        given, *_ = self.make_parser(ctx).parse_args(args=list(args))
+        for p in self.params:
+            text = given.get(p.name or "")
+            if isinstance(text, str) and not text.strip(" \t\n,"):
+                name = p.opts[0] if p.opts[0].startswith("-") else p.opts[0].upper()
+                way_out = "" if p.required else ", or leave it out"
+                raise ArgumentError(f"{name} {text!r} is empty; give it a value{way_out}")
 
 
 _COMMANDS = (

@@ -18,11 +18,11 @@ from typing import ParamSpec, TypeVar, get_type_hints
 import typer
 from rich.console import Console
 
+from fewbits.cli.arguments import read_list
 from fewbits.cli.flags import parameter_flags
 from fewbits.cli.kinds import FOLDER, PAGE, TENSORS, Kind, Reads, Writes
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files.atomic import write_text
-from fewbits.formats import split
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -123,7 +123,7 @@ def _values(given: object, mark: Reads | Writes) -> list[str | Path]:
     if not isinstance(given, str | Path):
         return []
     is_list = isinstance(mark, Reads) and mark.several and isinstance(given, str)
-    return [item.strip() for item in split(str(given))] if is_list else [given]
+    return [*read_list(str(given))] if is_list else [given]
 
 
 def _exists(given: str | Path) -> bool:

@@ -20,7 +20,6 @@ from fewbits.cli.arguments import (
 from fewbits.cli.kinds import Reads
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import progress_bar
-from fewbits.errors import ArgumentError
 
 
 def scale(
@@ -77,8 +76,6 @@ def scale(
         read(name)  # a wrong one is told before PyTorch is loaded
     values = read_count("parameters", parameters)
     processes = [read_count("ranks", item) for item in read_list(ranks)]  # exactly: no float holds 10^20 - 1
-    if not processes:
-        raise ArgumentError(f"ranks={ranks!r} has no numbers; give some, as in 2,64,1024")
     from fewbits.compare import CODECS, predict_steps, read_rates
     from fewbits.report import scale_json, scale_page, scale_table
 

@@ -67,7 +67,7 @@ def task(name: str, size: str = "small", model: str = "") -> Task:
         chosen = faint_task()
     elif name == "mnist10k":
         chosen = mnist_task(64 if base else 16)
-    elif name in ("bytes", "lstm") or Path(name).exists():
+    elif name in ("bytes", "lstm") or (name and Path(name).exists()):
         small, large = (_LSTM, _BASE_LSTM) if "lstm" in (name, model) else (BytesConfig(), _BASE_BYTES)
         chosen = bytes_task(None if name in ("bytes", "lstm") else Path(name), large if base else small)
     else:
