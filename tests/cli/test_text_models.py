@@ -286,7 +286,8 @@ def test_long_rows_of_an_array_are_cut_like_a_text(models: Path, tmp_path: Path)
     model = load_language_model(models / "llama")
     rows = np.random.default_rng(0).integers(0, 120, (3, 150))
     np.save(tmp_path / "rows.npy", rows)
-    pieces = text_pieces(models / "llama", model, tmp_path / "rows.npy")
+    (tmp_path / "rows.npy").rename(tmp_path / "ROWS.NPY")
+    pieces = text_pieces(models / "llama", model, tmp_path / "ROWS.NPY")
     assert pieces.tolist() == rows[:, :128].reshape(6, 64).tolist()
 
 
@@ -315,7 +316,7 @@ def test_an_array_of_anything_but_token_ids_is_refused(
         with pytest.raises(fb.DataError, match=message):
             read(models / "llama", model, path)
     with pytest.raises(fb.DataError, match="is an array of NumPy, and a classifier takes text"):
-        labelled_lines(models / "bert", load_classifier(models / "bert"), path)
+        labelled_lines(models / "bert", load_classifier(models / "bert"), path.rename(tmp_path / "D.NPY"))
 
 
 def test_files_that_only_look_like_an_array_are_refused(models: Path, tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,6 +40,7 @@ from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import progress_bar
 from fewbits.cli.text_models import ActivationsOption, DataOption, TextRequest, measure_text_model
 from fewbits.errors import ArgumentError
+from fewbits.formats import parse
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -71,9 +72,18 @@ class _Request:
     def base_command(self, *options: str) -> str:
         """Return the part of the command line that every row of a report shares."""
         names = {"--include": ",".join(self.include), "--exclude": ",".join(self.exclude)}
-        names["--scale-rule"] = "" if self.scale_rule == "floor" else self.scale_rule
         shared = [word for flag, text in names.items() if text for word in (flag, text)]
         return shlex.join(["fewbits", "compare", *options, *shared])
+
+    def command_by_format(self, *options: str) -> Callable[[str], str]:
+        """Return what gives that part for a format: a scale rule is refused where it would do nothing."""
+        from fewbits.kernels import has_scale_rule
+
+        def command(format: str) -> str:
+            takes_rule = self.scale_rule != "floor" and has_scale_rule(parse(format))
+            return self.base_command(*options, *(["--scale-rule", self.scale_rule] if takes_rule else []))
+
+        return command
 
 
 @dataclass(frozen=True)
@@ -180,7 +190,7 @@ def compare(
     elif target is None:
         kind = "codecs" if codecs is not None else "models" if model is None else "a model of your own"
     else:
-        kind = "a matrix" if target.suffix == ".mtx" else "a checkpoint"
+        kind = "a matrix" if _is_matrix(target) else "a checkpoint"
     refuse_unused(context, _USED[kind], kind)
     if budget is not None:
         refuse_idle(context, {"min_qsnr"}, "a --budget, which decides")
@@ -228,8 +238,12 @@ def compare(
 def _measured(target: Path | None, request: _Request, progress: Progress) -> _Answer:
     if target is None:
         return _tasks(request, progress) if request.codecs is None else _codecs(request, progress)
-    measure = _matrix if target.suffix == ".mtx" else _checkpoint
+    measure = _matrix if _is_matrix(target) else _checkpoint
     return measure(target, request, progress)
+
+
+def _is_matrix(target: Path) -> bool:
+    return target.suffix.lower() == ".mtx"
 
 
 def _tasks(request: _Request, progress: Progress) -> _Answer:
@@ -249,10 +263,10 @@ def _tasks(request: _Request, progress: Progress) -> _Answer:
         progress=progress,
     )
     origin = provenance(range(request.seeds))
-    base = request.base_command()
+    options = [] if request.size == "small" else ["--size", request.size]
     return _Answer(
         tasks_table(scores),
-        lambda: tasks_page(scores, origin, base_command=base),
+        lambda: tasks_page(scores, origin, base_command=request.command_by_format(*options)),
         lambda: tasks_json(scores, origin),
     )
 
@@ -261,10 +275,10 @@ def _text(text: TextRequest, request: _Request, progress: Progress) -> _Answer:
     from fewbits.report import tasks_json, tasks_page, tasks_table
 
     scores = measure_text_model(text, progress)
-    origin, base = provenance(), request.base_command(*text.options)
+    origin = provenance()
     return _Answer(
         tasks_table(scores),
-        lambda: tasks_page(scores, origin, base_command=base),
+        lambda: tasks_page(scores, origin, base_command=request.command_by_format(*text.options)),
         lambda: tasks_json(scores, origin),
     )
 
@@ -292,7 +306,7 @@ def _codecs(request: _Request, progress: Progress) -> _Answer:
     origin = provenance(range(request.seeds))
     options = ["--size", request.size, "--seeds", str(request.seeds), "--steps", str(request.steps)]
     options += ["--processes", str(request.processes), "--links", request.links]
-    base = request.base_command(*options, "--latency-us", f"{request.latency_us:g}")
+    base = request.base_command(*options, "--latency-us", repr(request.latency_us))
     return _Answer(
         codecs_table(comparisons),
         lambda: codecs_page(comparisons, origin, base_command=base),
@@ -317,8 +331,9 @@ def _checkpoint(target: Path, request: _Request, progress: Progress) -> _Answer:
     )
     origin = provenance()
     through = () if request.model is None else ("--model", request.model)
-    bound = ("--min-qsnr", request.min_qsnr) if request.budget is None else ("--budget", request.budget)
-    base = request.base_command(bound[0], f"{bound[1]:g}", *through)
+    # A budget is of all formats together: most of them alone are above it.
+    bound = ("--min-qsnr", repr(request.min_qsnr)) if request.budget is None else ()
+    base = request.command_by_format(*bound, *through)
     return _Answer(
         checkpoint_table(measured),
         lambda: checkpoint_page(measured, origin, base_command=base),
@@ -332,8 +347,9 @@ def _matrix(target: Path, request: _Request, progress: Progress) -> _Answer:
 
     scores = measure_matrix(target, read_formats(request.formats, MATRIX_FORMATS), progress=progress)
     origin, base = provenance(), request.base_command()
+    by_path = [replace(score, matrix=str(target)) for score in scores]  # for the commands of the page
     return _Answer(
         matrices_table(scores),
-        lambda: matrices_page(scores, origin, base_command=base),
+        lambda: matrices_page(by_path, origin, base_command=base),
         lambda: matrices_json(scores, origin),
     )

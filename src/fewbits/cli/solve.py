@@ -24,7 +24,7 @@ _LARGEST = 20000  # rows of a matrix that is made dense: 3 GiB
 _DEFAULTS = {
     "--solver": "direct",
     "--rtol": "1e-10",
-    "--atol": "0",
+    "--atol": "0.0",
     "--maxiter": "None",
     "--restart": "None",
     "--assume-a": "gen",
@@ -116,8 +116,8 @@ def solve(
     write_report(json, lambda: solve_json(scores, provenance()))
     options = {
         "--solver": solver,
-        "--rtol": f"{rtol:g}",
-        "--atol": f"{atol:g}",
+        "--rtol": repr(rtol),
+        "--atol": repr(atol),
         "--maxiter": str(maxiter),
         "--restart": str(restart),
         "--assume-a": assume_a,

@@ -43,7 +43,7 @@ def labelled_lines(
         DataError: there is no tokenizer, no line, an array instead of text, or some lines have a class and
             others have none.
     """
-    if text.suffix == ".npy":
+    if text.suffix.lower() == ".npy":
         raise DataError(
             f"{text} is an array of NumPy, and a classifier takes text; expected a text in each line, or its"
             " class, a tab, a text"

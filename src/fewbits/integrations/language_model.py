@@ -116,7 +116,7 @@ def text_pieces(folder: Path, model: nn.Module, text: Path) -> Tensor:
 
 def _ids(folder: Path, model: nn.Module, text: Path | None, octets: bytes | None) -> Tensor:
     """Return the tokens of a text, (n,), or those of an array, checked."""
-    if text is not None and text.suffix == ".npy":
+    if text is not None and text.suffix.lower() == ".npy":
         ids = _array(text)
     else:
         if octets is None:

@@ -120,8 +120,9 @@ def _stored(
             f"data={str(path)!r:.200} is no distribution and no file; expected one of"
             f" {', '.join(DISTRIBUTIONS)}, a .npy array, or .safetensors: a file, an index or a folder"
         )
-    sources, others = ([_array(path)], []) if path.suffix == ".npy" else _checkpoint(path, include, exclude)
-    if path.suffix == ".npy" and (include or exclude):
+    is_array = path.suffix.lower() == ".npy"
+    sources, others = ([_array(path)], []) if is_array else _checkpoint(path, include, exclude)
+    if is_array and (include or exclude):
         raise ArgumentError(f"`include` and `exclude` choose tensors of a checkpoint, and {path} is an array")
     # Vectors of one length: a shorter row is never filled up, nor continued in the next one.
     length = min(LENGTH, max((matrix_shape(s.shape)[1] for s in sources), default=0))

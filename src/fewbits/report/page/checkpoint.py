@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fewbits.fronts import pareto_front
 from fewbits.records import CheckpointReport, Provenance
@@ -23,25 +23,33 @@ _LARGEST_LISTED = 1000  # rows of a table that a browser still sorts at once
 
 
 def checkpoint_page(
-    report: CheckpointReport, provenance: Provenance, *, base_command: str = "fewbits compare"
+    report: CheckpointReport,
+    provenance: Provenance,
+    *,
+    base_command: str | Callable[[str], str] = "fewbits compare",
 ) -> str:
     """Write the page of a checkpoint: QSNR and size per format, a heat map by tensor, and the proposals.
 
     Args:
         report: All of its tensors in all formats.
         provenance: The command and versions that the foot of the page repeats.
-        base_command: The command with the options that all rows share; a row adds its format.
+        base_command: The command with the options that all rows share, or a function that returns it for a
+            format; a row adds its format.
 
     Raises:
         MissingDependencyError: Plotly or Jinja2 is not installed.
     """
-    again = f"{base_command} {shlex.quote(report.path)} --formats"
+
+    def again(format: str) -> str:
+        base = base_command if isinstance(base_command, str) else base_command(format)
+        return f"{base} {shlex.quote(report.path)} --formats {shlex.quote(format)}"
+
     totals = format_totals(report)
     blocks: list[Block] = [
         Paragraph(totals_sentence(report), "finding"),
         *_totals_plot(report, totals),
         Table("Whole checkpoint by format", TOTAL_COLUMNS, totals),
-        Commands([(t.format, f"{again} {shlex.quote(t.format)}") for t in totals]),
+        Commands([(t.format, again(t.format)) for t in totals]),
     ]
     parts = [
         Section("Whole checkpoint in one format", blocks),

@@ -26,14 +26,18 @@ from fewbits.report.page.markup import Block, Commands, Paragraph, Plot, Section
 
 
 def tasks_page(
-    scores: Sequence[TaskScore], provenance: Provenance, *, base_command: str = "fewbits compare"
+    scores: Sequence[TaskScore],
+    provenance: Provenance,
+    *,
+    base_command: str | Callable[[str], str] = "fewbits compare",
 ) -> str:
     """Write the page of models that were cast: per task a plot by format, a table and a heat map by layer.
 
     Args:
         scores: At least one; each task gets its own part of the page.
         provenance: The command and versions that the foot of the page repeats.
-        base_command: The command with the options that all rows share; a row adds what it measures alone.
+        base_command: The command with the options that all rows share, or a function that returns it for a
+            format; a row adds what it measures alone.
 
     Raises:
         ArgumentError: There are no scores, or one has an unknown metric.
@@ -41,14 +45,13 @@ def tasks_page(
     """
 
     def again(score: TaskScore) -> str:
+        base = base_command if isinstance(base_command, str) else base_command(score.format)
         if score.samples != "seeds":
-            return f"{base_command} --formats {shlex.quote(score.format)}"
+            return f"{base} --formats {shlex.quote(score.format)}"
         if ":" in score.task:  # MODULE:FUNCTION, which has one seed
-            return f"{base_command} --model {shlex.quote(score.task)} --formats {shlex.quote(score.format)}"
+            return f"{base} --model {shlex.quote(score.task)} --formats {shlex.quote(score.format)}"
         seeds = f"--seeds {len(score.values)}" + (" --train" if score.trained else "")
-        return (
-            f"{base_command} --task {shlex.quote(score.task)} --formats {shlex.quote(score.format)} {seeds}"
-        )
+        return f"{base} --task {shlex.quote(score.task)} --formats {shlex.quote(score.format)} {seeds}"
 
     parts = [_task(i, task, group, again) for i, (task, group) in enumerate(by_task(scores).items())]
     lead = "Models trained in FP32 whose weights and activations were cast to each format without retraining."

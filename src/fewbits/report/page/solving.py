@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 
 from fewbits.records import Provenance, SolveScore, Stage
@@ -36,7 +37,7 @@ def solve_page(
         MissingDependencyError: Plotly or Jinja2 is not installed.
     """
     tried, first = attempts(scores), scores[0]
-    again = [(s.precision, f"{base_command} --precision {s.precision}") for s in scores]
+    again = [(s.precision, f"{base_command} --precision {shlex.quote(s.precision)}") for s in scores]
     precisions: list[Block] = [
         _times_plot(scores),
         Table("Precisions", SCORE_COLUMNS, scores),
