@@ -153,7 +153,7 @@ def test_counts_are_read_with_powers_of_a_thousand(text: str, count: int) -> Non
 
 
 @pytest.mark.parametrize(
-    "text", ["", "0", "-1", "M", "1e6", "nan", "1MM", "0.2", "1.5", "7.6", "1.0004K", "2.0005K"]
+    "text", ["", "0", "-1", "M", "1e6", "nan", "1MM", "0.2", "1.5", "7.6", "1.0004K", "2.0005K", "9" * 5000]
 )
 def test_what_is_no_count_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="expected a whole number from 1 up"):
@@ -169,13 +169,16 @@ def test_what_is_no_count_is_refused(text: str) -> None:
         ("24GB", 24 * 10**9),
         ("24 GiB", 24 * 2**30),
         ("1tib", 2**40),
+        ("9007199254740993", 2**53 + 1),
     ],
 )
 def test_bytes_are_read_in_units_of_1000_and_of_1024(text: str, count: int) -> None:
     assert read_bytes("memory", text) == count
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "G", "1iB", "40 parsecs", "1e9", "inf", "0.2"])
+@pytest.mark.parametrize(
+    "text", ["", "0", "-1", "G", "1iB", "40 parsecs", "1e9", "inf", "0.2", "9" * 400, "9" * 5000]
+)
 def test_what_are_no_bytes_is_refused(text: str) -> None:
     with pytest.raises(ArgumentError, match="expected a number of bytes, as in 40G, 40GB or 40GiB"):
         read_bytes("memory", text)

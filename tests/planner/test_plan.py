@@ -94,6 +94,13 @@ def test_no_rule_of_others_is_faster(machine: Machine, name: str, devices: int) 
         assert made.seconds <= strategy.seconds * (1 + 1e-12)
 
 
+@pytest.mark.parametrize("devices", [10**12 - 11, 2 * (10**9 + 7)])  # a prime, and two times one
+def test_divisors_of_many_devices_are_not_counted_up_to(devices: int) -> None:
+    made = planned(small.perceptron(), devices, compare=True)
+    assert len(made.strategies) == 3
+    assert {split for layer in made.layers for split in layer.split} <= {1, 2}
+
+
 def test_rules_split_what_they_say() -> None:
     found = small.small_tables(small.perceptron(), 4, small.TWO_LEVELS)
     from fewbits.planner.rules import strategies
@@ -387,6 +394,7 @@ def test_pins_and_prohibitions_are_kept() -> None:
         ),
         ({"forbid": {"*": ["b", "h"]}}, "`forbid` names the dimension 'h' of '*'"),
         ({"devices": 0}, "devices=0; expected a whole number from 1 up"),
+        ({"devices": 10**400}, "devices=1000.*; expected a whole number from 1 up to 10.12"),
         *(({"devices": n}, f"devices={n!r}; expected a whole number") for n in (8.0, "8", True, -1)),
         ({"max_sensitivity": INF * 0}, "`max_sensitivity` is nan; expected a number"),
         ({"memory": 0.0}, "`memory` is 0.0; expected bytes"),

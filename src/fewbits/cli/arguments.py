@@ -25,6 +25,8 @@ from fewbits.formats import Format, parse, split
 from fewbits.records import Provenance
 from fewbits.versions import versions
 
+_DIGITS = r"\d{1,1000}"  # of a number: Python refuses to read some thousands
+
 FormatOption = Annotated[
     str | None,
     Formats(),
@@ -273,10 +275,12 @@ def read_count(name: str, text: str) -> int:
         ArgumentError: it is something else.
     """
     units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGBT]?)", text.strip().upper())
+    found = re.fullmatch(rf"({_DIGITS}(?:\.{_DIGITS})?)([KMGBT]?)", text.strip().upper())
     count = Fraction(0) if found is None else Fraction(found[1]) * units[found[2]]
     if count < 1 or count.denominator > 1:
-        raise ArgumentError(f"{name}={text!r}; expected a whole number from 1 up, written as 64, 25.6M or 7B")
+        raise ArgumentError(
+            f"{name}={text!r:.200}; expected a whole number from 1 up, written as 64, 25.6M or 7B"
+        )
     return int(count)
 
 
@@ -289,13 +293,13 @@ def read_bytes(name: str, text: str) -> int:
     Raises:
         ArgumentError: it is something else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]?)(B?|IB)", text.strip().upper())
+    found = re.fullmatch(rf"({_DIGITS}(?:\.{_DIGITS})?) ?([KMGT]?)(B?|IB)", text.strip().upper())
     count = 0
     if found is not None and (found[2] or found[3] != "IB"):
         unit = 1024 if found[3] == "IB" else 1000
-        count = round(float(found[1]) * unit ** " KMGT".index(found[2] or " "))
-    if count < 1:
-        raise ArgumentError(f"{name}={text!r}; expected a number of bytes, as in 40G, 40GB or 40GiB")
+        count = round(Fraction(found[1]) * unit ** " KMGT".index(found[2] or " "))
+    if not 1 <= count <= sys.float_info.max:
+        raise ArgumentError(f"{name}={text!r:.200}; expected a number of bytes, as in 40G, 40GB or 40GiB")
     return count
 
 

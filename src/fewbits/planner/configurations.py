@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,8 @@ def mesh_splits(layer: Layer, devices: int) -> Splits:
     Such splits are products of a mesh's dimensions, one for each prime factor of the devices. The first is
     no split at all.
     """
-    divisors = [n for n in range(1, devices + 1) if devices % n == 0]
-    parts = [[n for n in divisors if n == 1 or (d.splittable and d.extent % n == 0)] for d in layer.space]
+    common = [gcd(devices, d.extent) if d.splittable else 1 for d in layer.space]
+    parts = [[n for n in range(1, most + 1) if most % n == 0] for most in common]
     found: list[tuple[int, ...]] = [()]
     for part in parts:
         found = [(*c, n) for c in found for n in part if devices % (prod(c) * n) == 0]

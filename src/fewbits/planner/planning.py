@@ -26,6 +26,8 @@ from fewbits.records import Machine, PlannedEdge, PlannedLayer, PlannedStrategy
 if TYPE_CHECKING:
     from torch import nn
 
+_MOST_DEVICES = 10**12  # of which the divisors are found at once
+
 Sensitivities = Mapping[str, Mapping[str, float]]
 """What each format costs in quality, by layer and then by the name of the format."""
 
@@ -89,8 +91,8 @@ def plan(
             link of 0 Gbit/s, or with `executable` a model that no plan can run.
         DataError: the file of a plan is damaged.
     """
-    if type(devices) is not int or devices < 1:  # True and 8.0 are none
-        raise ArgumentError(f"devices={devices!r}; expected a whole number from 1 up")
+    if type(devices) is not int or not 1 <= devices <= _MOST_DEVICES:  # True and 8.0 are none
+        raise ArgumentError(f"devices={devices!r:.80}; expected a whole number from 1 up to 10^12")
     if any(not isinstance(name, str) for name in formats) or isinstance(formats, str):
         raise ArgumentError(
             f"formats={formats!r:.80}; expected names of recipes or formats, as in ('fp32', 'mxfp8')"

@@ -10,6 +10,7 @@ turn, attention its heads and embeddings their vocabulary; groups split samples.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isqrt
 
 import numpy as np
 
@@ -115,4 +116,4 @@ def _megatron(graph: Graph, group: int, groups: int) -> list[Wish]:
 
 def _root(devices: int) -> int:
     """Return the largest divisor whose square is not above the devices."""
-    return max(n for n in range(1, devices + 1) if devices % n == 0 and n * n <= devices)
+    return next(n for n in range(isqrt(devices), 0, -1) if devices % n == 0)
