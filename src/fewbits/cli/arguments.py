@@ -277,7 +277,7 @@ def read_count(name: str, text: str) -> int:
     units = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "B": 10**9, "T": 10**12}
     found = re.fullmatch(rf"({_DIGITS}(?:\.{_DIGITS})?)([KMGBT]?)", text.strip().upper())
     count = Fraction(0) if found is None else Fraction(found[1]) * units[found[2]]
-    if count < 1 or count.denominator > 1:
+    if not 1 <= count <= sys.float_info.max or count.denominator > 1:
         raise ArgumentError(
             f"{name}={text!r:.200}; expected a whole number from 1 up, written as 64, 25.6M or 7B"
         )
