@@ -7,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
+import torch
+from safetensors.torch import load_file, save_file
 
+import fewbits as fb
 from fewbits.cli import main as cli
 from fewbits.sparsity import is_sparse
 
@@ -66,3 +68,42 @@ def test_prune_prunes_it(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     weights = load_file("p.safetensors")
     assert is_sparse(weights["0.weight"], "2:4")
     assert not is_sparse(weights["2.weight"], "2:4")
+
+
+def test_prune_starts_from_what_train_starts_from_and_refuses_what_it_refuses(
+    own: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = torch.Generator().manual_seed(1)
+    shapes = {"0.weight": (8, 64), "0.bias": (8,), "2.weight": (1, 8), "2.bias": (1,)}
+    held = {name: torch.randn(shape, generator=draw) for name, shape in shapes.items()}
+    rounded = held | {n: fb.fake_quantize(held[n], "mxfp4") for n in ("0.weight", "2.weight")}
+
+    def stages(source: str, *options: str) -> Any:
+        asked = ["prune", source, "--model", own, "--recipe", "none", "--json", "p.json", *options]
+        assert cli.run(asked) == 0, capsys.readouterr().err
+        (told,) = json.loads(Path("p.json").read_text())["models"]
+        assert told["steps"] == (3 if "--control" in options else 0)  # of trainings that there were
+        return told["stages"]
+
+    save_file(held, "wide.safetensors")
+    assert cli.run(["cast", "wide.safetensors", "narrow.safetensors", "--format", "mxfp4"]) == 0
+    save_file(rounded, "rounded.safetensors")
+    assert stages("narrow.safetensors") == stages("rounded.safetensors") != stages("wide.safetensors")
+    assert [stage["stage"] for stage in stages("wide.safetensors", "--control", "--steps", "3")][2:] == [
+        "dense again"
+    ]
+    assert cli.run(["train", "--model", own, "--recipe", "fp32", "--steps", "2", "--out", "r"]) == 0
+    (run,) = Path("r").iterdir()
+    trained = load_file(run / "checkpoint.safetensors")
+    save_file({n.removeprefix("model/"): x for n, x in trained.items() if "model/" in n}, "end.safetensors")
+    assert stages(str(run)) == stages("end.safetensors")
+    save_file(held | {"0.weight": held["0.weight"].to(torch.int8)}, "integers.safetensors")
+    save_file(held | {"0.bias": torch.full((8,), float("nan"))}, "nan.safetensors")
+    for words, said in (
+        (["integers.safetensors"], "what was cast to integers elsewhere is no weight"),
+        (["nan.safetensors"], "has NaN or infinity in '0.bias'"),
+        (["wide.safetensors", "--seeds", "3"], "--seeds '3' beside weights to start from"),
+    ):
+        capsys.readouterr()
+        assert cli.run(["prune", "--model", own, "--recipe", "none", *words]) == 2
+        assert said in capsys.readouterr().err

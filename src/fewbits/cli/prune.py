@@ -129,14 +129,19 @@ def _prune_tasks(
     names: list[str], size: str, source: Path | None, out: Path | None, chosen: dict[str, Any]
 ) -> list[PrunedModel]:
     from fewbits.compare import prune_task
-    from fewbits.files import load_file, save_file
+    from fewbits.files import save_file
+    from fewbits.train.starting_weights import start_from
     from fewbits.train.tasks import task as read_task
 
     records = []
     with _interruptible() as progress:
         for name in names:
-            start = None if source is None else load_file(source)
-            record, weights = prune_task(read_task(name, size), start=start, progress=progress, **chosen)
+            task, start = read_task(name, size), None
+            if source is not None:
+                model = task.create(0)
+                start_from(model, source)
+                start = model.state_dict()
+            record, weights = prune_task(task, start=start, progress=progress, **chosen)
             records.append(record)
             if out is not None:
                 save_file(weights, out)

@@ -78,8 +78,8 @@ def prune_task(
         The record, and the weights of seed 0 and the last recipe; without recipes, those that were pruned.
 
     Raises:
-        ArgumentError: no such recipe or schedule, a schedule without recipes, nothing to prune, or weights of
-            another model.
+        ArgumentError: no such recipe or schedule, a schedule without recipes, nothing to prune, weights of
+            another model, or several seeds with ``start``.
     """
     if schedule not in RETRAININGS:
         raise ArgumentError(f"schedule={schedule!r} is unknown; expected one of {', '.join(RETRAININGS)}")
@@ -87,6 +87,11 @@ def prune_task(
         raise ArgumentError(
             f"schedule={schedule!r} says when masks are made in retraining, and without a recipe there is"
             " none; give a recipe, or leave the schedule out"
+        )
+    if start is not None and seeds > 1:
+        raise ArgumentError(
+            f"seeds={str(seeds)!r} beside weights to start from: models of several seeds differ by their"
+            " initial weights, and these are given; take one seed, or train the dense models"
         )
     chosen, steps = [read(name) for name in recipes], steps or task.hyper.steps
     how, trainings = RETRAININGS[schedule], seeds * (len(recipes) + (start is None) + control)
@@ -135,7 +140,7 @@ def prune_task(
         metric=task.metric,
         lower_is_better=task.lower_is_better,
         schedule=schedule,
-        steps=steps,
+        steps=steps if trainings else 0,
         seeds=tuple(range(seeds)),
         stages=tuple(
             PruneStage(*names, tuple(r.value for r in column), fmean(r.flip_rate for r in column))
