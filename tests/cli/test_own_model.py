@@ -70,6 +70,40 @@ def test_prune_prunes_it(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
     assert not is_sparse(weights["2.weight"], "2:4")
 
 
+@pytest.mark.parametrize("processes", [2, 3])
+def test_codecs_are_compared_on_it_with_a_batch_for_each_process(
+    own: Any, processes: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = []
+
+    def starts(common: Any, *_: Any) -> Any:
+        started.append(common)
+        raise fb.ArgumentError("trained enough")
+
+    monkeypatch.setattr("fewbits.compare.codecs.train_together", starts)
+    asked = ["compare", "--codecs", "mxfp4", "--model", own, "--steps", "3", "--processes", str(processes)]
+    assert cli.run(asked) == 2
+    assert "trained enough" in capsys.readouterr().err
+    assert [(s.task, s.processes, s.batch_size) for s in started] == [(own, processes, processes)]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", "--task"],
+        ["train", "--recipe", "fp32", "--out", "runs", "--task"],
+        ["prune", "--task"],
+        ["compare", "--codecs", "fp32", "--model"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_it_has_one_size(own: Any, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    before = sorted(Path().iterdir())
+    assert cli.run([*words, own, "--size", "base"]) == 2
+    assert f"--size 'base' does nothing for {own}" in " ".join(capsys.readouterr().err.split())
+    assert sorted(Path().iterdir()) == before
+
+
 def test_prune_starts_from_what_train_starts_from_and_refuses_what_it_refuses(
     own: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -17,6 +17,7 @@ from fewbits.records import CodecComparison, CodecRates, CodecScore, StepTime, T
 from fewbits.train import Settings, Task, recipe_trainer, seeded
 from fewbits.train.reproducible import one_thread
 from fewbits.train.tasks import task as read_task
+from fewbits.train.tasks.user_model import is_user_model
 from fewbits.typing import Progress
 
 CODECS = (
@@ -104,6 +105,8 @@ def _compared(
     common: Settings, codecs: tuple[str, ...], seeds: int, networks: Sequence[Network], progress: Progress
 ) -> CodecComparison:
     task = read_task(common.task, common.size)
+    if is_user_model(common.task) and task.hyper.batch_size == 1:  # the user's batches are not cut
+        common = replace(common, batch_size=common.processes)
     task = replace(task, hyper=common.apply(task.hyper))
     if task.hyper.batch_size % common.processes:
         raise ArgumentError(

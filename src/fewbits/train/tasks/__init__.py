@@ -46,7 +46,7 @@ def task(name: str, size: str = "small", model: str = "") -> Task:
         model: ``lstm`` in the place of the transformer, for ``bytes`` and texts; ``""``: as the task says.
 
     Raises:
-        ArgumentError: there is no such task, path, model or size.
+        ArgumentError: there is no such task, path, model or size, or a size of a model of your own.
         DataError: data cannot be read or is too short.
         MissingDependencyError: ``digits`` without scikit-learn.
     """
@@ -59,6 +59,8 @@ def task(name: str, size: str = "small", model: str = "") -> Task:
             f"model {model!r} reads text, and task {name!r} has none; give bytes, or the path of a text"
         )
     if is_user_model(name):
+        if size != "small":
+            raise ArgumentError(f"size={size!r} does nothing for {name}, which is your own; leave it out")
         return user_task(name)
     base = size == "base"
     if name == "digits":
