@@ -15,6 +15,7 @@ import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
 import fewbits.jax as fj  # noqa: E402
 from fewbits.errors import ArgumentError  # noqa: E402
+from fewbits.formats import parse  # noqa: E402
 from fewbits.jax.trees import select  # noqa: E402
 
 
@@ -48,6 +49,42 @@ def test_numpy_arrays_are_rounded_once_and_selected_with_numbers() -> None:
     kept = select(jnp.asarray(False), new, old)
     assert (*map(float, kept[:4]), kept[4]) == (1, 1.5, 1, 0, jnp.tanh)
     assert (*map(float, select(jnp.asarray(True), new, old)[:4]),) == (2, 2.5, 2, 1)
+
+
+def test_a_narrow_array_among_parameters_keeps_its_values_and_takes_no_step() -> None:
+    ones, one = jnp.full(16, 0x22, jnp.uint8), jnp.full(2, 0x38, jnp.uint8)  # in E2M1 and in E4M3
+    scale = np.float32(2.0**-31 + 2.0**-41)  # 0 in float16, and another one in bfloat16
+    outer = jnp.full(1, scale)
+    frozen = fj.NarrowArray(ones, one, None, outer, parse("nvfp4"), 32, -1, np.dtype(np.float32))
+    wanted = np.full(32, scale)
+    assert np.array_equal(fj.cast_tree({"q": frozen}, jnp.float16)["q"].dequantize(), wanted)
+    parameters = {"q": frozen, "w": jnp.ones(32)}
+
+    def loss(parameters: Any) -> jax.Array:
+        assert parameters["q"].outer.dtype == jnp.float32
+        return (parameters["q"].outer.sum() * 2.0**32 * parameters["w"]).sum()
+
+    *_, finite, gradients = fj.filter_value_and_grad(loss, None)(parameters)
+    assert finite
+    assert gradients["q"] is None
+    assert gradients["w"].any()
+    unscaled = fj.DynamicLossScaling().unscale({"q": frozen, "w": jnp.full(32, 2.0**15)})
+    assert np.array_equal(unscaled["q"].dequantize(), wanted)
+    assert (unscaled["w"] == 1).all()
+    optimizer = optax.sgd(0.1)
+    state = optimizer.init({"q": None, "w": parameters["w"]})
+    stepped, _ = fj.optimizer_update(parameters, optimizer, state, gradients, finite)
+    # A narrow array in the state of an optimizer is no moment in the recipe's format.
+    packing = fj.RecipeOptimizer(
+        optax.chain(optimizer, optax.GradientTransformation(lambda p: frozen, lambda u, s, p: (u, s))),
+        "bf16-only-nearest",
+    )
+    held, begun = packing.init(parameters)
+    after, following = packing.update(held, begun, gradients)
+    for kept in (stepped["q"], held["q"], after["q"], begun.inner[1], following.inner[1]):
+        assert np.array_equal(kept.dequantize(), wanted)
+    assert not np.array_equal(stepped["w"], parameters["w"])
+    assert not np.array_equal(after["w"], held["w"])
 
 
 def test_functions_cast_what_they_take_and_what_they_return() -> None:

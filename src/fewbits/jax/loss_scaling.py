@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.typing import DTypeLike
 
 from fewbits.errors import ArgumentError
-from fewbits.jax.trees import Tree, is_floating
+from fewbits.jax.trees import Tree, is_floating, is_narrow
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 
@@ -95,7 +95,9 @@ class DynamicLossScaling:
         """
         entered = self._entering(dtype)
         unscaled: Tree = jax.tree.map(
-            lambda g: jnp.asarray(g).astype(jnp.float32) / entered if is_floating(g) else g, gradients
+            lambda g: jnp.asarray(g).astype(jnp.float32) / entered if is_floating(g) else g,
+            gradients,
+            is_leaf=is_narrow,
         )
         return unscaled
 

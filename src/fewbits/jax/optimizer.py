@@ -12,7 +12,7 @@ from jax import Array
 
 from fewbits.errors import ArgumentError
 from fewbits.jax.recipe_roles import VECTORS, check_key, check_recipe, rounded
-from fewbits.jax.trees import Tree, cast_tree, combine, is_floating, partition, select
+from fewbits.jax.trees import Tree, cast_tree, combine, is_floating, is_narrow, partition, select
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes import recipe as read
 
@@ -203,7 +203,7 @@ def _held(
     """Return float32 arrays as they are stored; single numbers of an optimizer's state stay wide."""
     if target is None:
         return tree
-    leaves, structure = jax.tree.flatten(tree)
+    leaves, structure = jax.tree.flatten(tree, is_leaf=is_narrow)
     dtype = VECTORS.get(str(target.format), jnp.float32)
     for i, leaf in enumerate(leaves):
         if not is_floating(leaf) or not (leaf.ndim or scalars):

@@ -12,6 +12,8 @@ import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
 
+from fewbits.jax.narrow_array import NarrowArray
+
 Tree = TypeVar("Tree")
 P = ParamSpec("P")
 Result = TypeVar("Result")
@@ -22,19 +24,25 @@ def is_floating(leaf: object) -> TypeGuard[Array]:
     return isinstance(leaf, jax.Array | np.ndarray) and bool(jnp.issubdtype(leaf.dtype, jnp.floating))
 
 
+def is_narrow(node: object) -> bool:
+    """Return whether a node is one leaf here: an outer scale that is cast or stepped changes every value."""
+    return isinstance(node, NarrowArray)
+
+
 def cast_tree(tree: Tree, dtype: DTypeLike) -> Tree:
     """Return a tree whose floating-point arrays have another dtype.
 
-    Integers, booleans, keys of ``jax.random``, numbers of Python, functions and whatever else a leaf may be
-    are returned as they are: a number of Python that goes through ``jit`` comes out of it as an array, and is
-    cast from then on. Conversion is JAX's own, of NumPy's arrays NumPy's, to nearest even; gradients pass.
+    Integers, booleans, keys of ``jax.random``, a :class:`NarrowArray` with its scales, numbers of Python,
+    functions and whatever else a leaf may be are returned as they are: a number of Python that goes through
+    ``jit`` comes out of it as an array, and is cast from then on. Conversion is JAX's own, of NumPy's arrays
+    NumPy's, to nearest even; gradients pass.
 
     Args:
         tree: any pytree: a module of Equinox, parameters of Flax, a batch.
         dtype: such as ``jnp.float16``.
     """
     cast: Tree = jax.tree.map(
-        lambda leaf: jnp.asarray(leaf.astype(dtype)) if is_floating(leaf) else leaf, tree
+        lambda leaf: jnp.asarray(leaf.astype(dtype)) if is_floating(leaf) else leaf, tree, is_leaf=is_narrow
     )
     return cast
 
@@ -73,8 +81,8 @@ def force_full_precision(
 
 def partition(tree: Tree) -> tuple[Tree, Tree]:
     """Return the floating-point arrays of a tree and the rest of it, each with None for the other part."""
-    floats: Tree = jax.tree.map(lambda leaf: leaf if is_floating(leaf) else None, tree)
-    others: Tree = jax.tree.map(lambda leaf: None if is_floating(leaf) else leaf, tree)
+    floats: Tree = jax.tree.map(lambda leaf: leaf if is_floating(leaf) else None, tree, is_leaf=is_narrow)
+    others: Tree = jax.tree.map(lambda leaf: None if is_floating(leaf) else leaf, tree, is_leaf=is_narrow)
     return floats, others
 
 
@@ -88,7 +96,9 @@ def combine(floats: Tree, others: Tree) -> Tree:
 
 def all_finite(tree: object) -> Array:
     """Return whether no floating-point array of a tree holds NaN or infinity: a boolean array, for jit."""
-    found = [jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree) if is_floating(leaf)]
+    found = [
+        jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree, is_leaf=is_narrow) if is_floating(leaf)
+    ]
     return jnp.stack(found).all() if found else jnp.asarray(True)
 
 
