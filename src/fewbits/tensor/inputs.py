@@ -10,6 +10,7 @@ import numpy as np
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format, parse, shares_scale
+from fewbits.graphs import constant_in_graphs
 from fewbits.kernels.bits.reals import BFLOAT16, largest_finite
 
 _NAMES = ("float16", "bfloat16", "float32", "float64")
@@ -27,6 +28,13 @@ def format(text: str | Format) -> Format:
     True
     """
     return parse(text)
+
+
+@constant_in_graphs
+def format_text(text: str | Format) -> str:
+    """Return the grammar of :func:`format`, which a graph can hold."""
+    grammar: str = parse(text).grammar
+    return grammar
 
 
 def check_values(x: Any) -> None:
@@ -108,15 +116,18 @@ def checked_amax(amax: Any, format: str | Format, x: Any) -> float | None:
     """
     if amax is None:
         return None
-    value = amax.item() if hasattr(amax, "item") and getattr(amax, "ndim", 1) == 0 else amax
+    value = amax
+    # torch.compile cannot ask a number of changing size what it has.
+    if not isinstance(amax, int | float) and hasattr(amax, "item") and getattr(amax, "ndim", 1) == 0:
+        value = amax.item()
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise ArgumentError(f"amax={amax!r} is not a finite number from 0 up; leave it out to measure x")
-    if not shares_scale(parse(format), "tensor"):
+    if not _scales_whole(format):
         raise ArgumentError(
             f"amax={amax!r} for {format}; only a scale of a whole tensor is chosen from it: leave it out"
         )
     own = _dtype(x)
-    largest = largest_finite(BFLOAT16 if own == "bfloat16" else np.dtype(own))
+    largest = _largest(own)
     if value > largest:
         raise ArgumentError(
             f"amax={amax!r} is above {largest:.9g}, the largest {own}, which x holds: give the largest"
@@ -125,11 +136,20 @@ def checked_amax(amax: Any, format: str | Format, x: Any) -> float | None:
     return max(float(value), _SMALLEST) if value else 0.0
 
 
+@constant_in_graphs
+def _scales_whole(format: str | Format) -> bool:
+    return shares_scale(parse(format), "tensor")
+
+
+@constant_in_graphs
+def _largest(dtype: str) -> float:
+    return largest_finite(BFLOAT16 if dtype == "bfloat16" else np.dtype(dtype))
+
+
 def _dtype(x: Any) -> str:
     """Return the name of the dtype of what :func:`check_values` takes."""
-    if isinstance(x, np.ndarray | np.generic):
-        return x.dtype.name
-    return str(getattr(x, "dtype", "float64")).removeprefix("torch.")
+    dtype = getattr(x, "dtype", "float64")
+    return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
 def is_count(value: object) -> bool:

@@ -43,6 +43,48 @@ def test_compiled_without_a_break_it_gives_the_same_bits(name: str, function: Fu
     assert torch.equal(compiled(x, other), function(x, other))  # the weight is an input, not a constant
 
 
+PACKED_INSIDE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "fb.matmul": lambda x, w: fb.matmul(x, fb.quantize(w, "mxfp4").t()),
+    "fb.matmul in a format": lambda x, w: fb.matmul(fb.quantize(w, "nvfp4"), x.t(), "mxfp4"),
+    "fb.matmul in integers": lambda x, w: fb.matmul(x, fb.quantize(w, "ternary_channel").t(), "int8_channel"),
+    "fb.matvec": lambda x, w: fb.matvec(fb.quantize(w, "mx6"), x),
+    "fb.matvec in blocks": lambda x, w: fb.matvec(fb.quantize(w, "mx6"), x, activation="int8_32"),
+    "fb.matvec in integers": lambda x, w: fb.matvec(
+        fb.quantize(w, "binary_channel"), x, activation="int4_channel"
+    ),
+}
+
+
+@pytest.mark.parametrize("function", PACKED_INSIDE.values(), ids=PACKED_INSIDE)
+def test_products_with_what_the_graph_packs_have_the_bits_and_gradients_of_those_without_one(
+    function: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
+) -> None:
+    x, w = (torch.randn(n, 64, generator=torch.Generator().manual_seed(n)) for n in (3, 8))
+    results, gradients = [], []
+    for call in (function, torch.compile(function, fullgraph=True, backend="aot_eager")):
+        results.append(call(x.requires_grad_(), w))
+        gradients.append(torch.autograd.grad(results[-1].sum(), x)[0])
+    assert torch.equal(*results)
+    assert torch.equal(*gradients)
+
+
+def test_integers_times_a_view_of_a_packed_tensor_are_one_graph() -> None:
+    q, x = packed("int4_channel", (8, 64)), torch.randn(3, 64)
+    compiled = torch.compile(
+        lambda x: fb.matmul(x, q.t(), "int4_channel"), fullgraph=True, backend="aot_eager"
+    )
+    assert torch.equal(compiled(x), fb.matmul(x, q.t(), "int4_channel"))
+
+
+def test_a_largest_magnitude_that_changes_is_one_graph_too() -> None:
+    def function(x: torch.Tensor, amax: float) -> torch.Tensor:
+        return fb.fake_quantize(x, "int8_tensor", amax=amax) + fb.quantize(x, "nvfp4", amax=amax).dequantize()
+
+    compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+    for x, amax in ((torch.randn(4, 64), 4.0), (torch.randn(4, 64), 5.5), (torch.randn(4, 64).half(), 3)):
+        assert torch.equal(compiled(x, amax), function(x, amax))
+
+
 @pytest.mark.parametrize("text", ["bdr(m=5,k1=64)", "block(element=float(e=3,m=1),scale=e8m0,size=16)"])
 def test_a_format_of_ones_own_compiles_before_anything_of_it_is_known(text: str) -> None:
     fmt, x = fb.format(text), torch.randn(4, 64)

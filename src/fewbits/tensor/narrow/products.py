@@ -10,17 +10,16 @@ from collections.abc import Callable
 from typing import TypeGuard
 
 import torch
-from torch.nn import functional
 
 from fewbits import kernels
 from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats import Format
+from fewbits.graphs import constant_in_graphs
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import planes
 from fewbits.kernels.bits.options import Choices
 from fewbits.kernels.ops import by_torch
 from fewbits.kernels.ops.direct import is_recorded
-from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import (
@@ -103,6 +102,20 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
     """
     a, b = unwrapped(a), unwrapped(b)
     check_matmul(a, b)
+    if torch.compiler.is_dynamo_compiling():
+        _allow_in_graphs()
+        return _matmul(a, b, None if format is None else inputs.format_text(format))
+    return _matmul(a, b, format)
+
+
+@constant_in_graphs
+def _allow_in_graphs() -> None:
+    """Have torch.compile run these once a graph is whole: it sees no format of what the graph packs."""
+    for function in (_matmul, _matvec):
+        torch.compiler.allow_in_graph(function)
+
+
+def _matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None) -> torch.Tensor:
     if format is None:
         return product(a, b)
     target = inputs.format(format)
@@ -156,12 +169,15 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
         if found is not None:
             return found
     check_matvec(weight, x)
+    if torch.compiler.is_dynamo_compiling():
+        _allow_in_graphs()
+        return _matvec(weight, x, activation)
+    return _matvec(weight, x, activation)
+
+
+def _matvec(weight: torch.Tensor, x: torch.Tensor, activation: str | None) -> torch.Tensor:
     if activation is None:
-        # A tracer does not follow a tensor that it packed itself further than into functions of torch.
-        if not torch.compiler.is_compiling():
-            return linear(x, weight)
-        with no_autocast(x):
-            return functional.linear(x, weight)
+        return linear(x, weight)
     integers = None if activation == "int8_32" else _integers(activation)
     if isinstance(x, NarrowTensor) or not isinstance(weight, NarrowTensor) or weight.axis != 1:
         raise ArgumentError(
