@@ -310,6 +310,16 @@ def test_arrays_on_a_mesh_of_two_devices_have_the_bits_of_one(
     assert done.stdout.strip() == "equal", done.stderr
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "mx6", "nvfp4", "e8m0", "posit8_1"])
+def test_settings_of_jax_that_allow_no_implicit_promotion_are_kept(name: str) -> None:
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        found = jax.eval_shape(
+            lambda x: (fj.quantize(x, name).dequantize(), fj.fake_quantize(x, name)),
+            jax.ShapeDtypeStruct((3, 70), jnp.bfloat16),
+        )
+    assert {(y.shape, y.dtype.name) for y in found} == {((3, 70), "bfloat16")}
+
+
 def test_arrays_of_numpy_in_either_byte_order_are_taken() -> None:
     x = np.float32([1.7, -3.2, 0.3, 100.0])
     for dtype in (np.float32, np.float16):

@@ -125,6 +125,16 @@ def test_operands_are_those_of_the_layers_bit_for_bit(name: str, first: bool, la
             )
 
 
+def test_a_layer_promotes_nothing_where_jax_is_set_to_refuse_it() -> None:
+    def loss(x: jax.Array, w: jax.Array, bias: jax.Array) -> jax.Array:
+        return fj.linear(x, w, "mxfp8", bias=bias).sum()
+
+    given = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((2, 3, 64), (8, 64), (8,))]
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        found = jax.eval_shape(jax.grad(loss, (0, 1, 2)), *given)
+    assert [g.shape for g in found] == [x.shape for x in given]
+
+
 def test_operands_are_drawn_with_a_key_and_other_keys_draw_others() -> None:
     x, w = jax.random.normal(jax.random.key(0), (16, 64)), jax.random.normal(jax.random.key(1), (8, 64))
 

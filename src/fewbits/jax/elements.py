@@ -110,7 +110,7 @@ def _encode_fixed(f: Fixed, x: Numbers, rounding: str, draws: Array | None) -> A
 def _encode_exponent(f: Exponent, x: Numbers, rounding: str, overflow: str, draws: Array | None) -> Array:
     # A one-bit significand is always odd, so a tie to even goes up, as in ml_dtypes' float8_e8m0fnu.
     count = _drop_bits(x.significand, jnp.full_like(x.exponent, 23), x.negative, rounding, draws)
-    exponent = x.exponent + (count > 1)
+    exponent = x.exponent + (count > 1).astype(jnp.int32)
     positive = ~x.negative & (x.significand > 0)
     code = jnp.where(positive, jnp.clip(exponent, f.emin, f.emax), f.emin) + I32(f.bias)
     infinite = x.is_inf & ~x.negative

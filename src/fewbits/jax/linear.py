@@ -81,7 +81,7 @@ def followed(recipe: Recipe, first: bool, last: bool) -> Recipe:
 @jax.custom_vjp
 def _add_bias(y: Array, bias: Array) -> Array:
     """Return ``y + bias``; the gradient of the bias is summed in float32, and XLA would sum 16 bits."""
-    return y + bias.astype(y.dtype)
+    return y + jnp.broadcast_to(bias.astype(y.dtype), y.shape)
 
 
 def _bias_forward(y: Array, bias: Array) -> tuple[Array, Array]:

@@ -35,10 +35,14 @@ def unpack(packed: Array, bits: int, count: int) -> Array:
 
 def _parts(x: Array, width: int, count: int) -> Array:
     """Return ``count`` pieces of ``width`` bits of each integer, the lowest first, as a last axis."""
-    places = jnp.arange(count, dtype=jnp.uint32) * _U32(width)
-    return (x.astype(jnp.uint32)[..., None] >> places) & _U32((1 << width) - 1)
+    return (x.astype(jnp.uint32)[..., None] >> _places(width, count, x.ndim)) & _U32((1 << width) - 1)
 
 
 def _joined(pieces: Array, width: int) -> Array:
-    places = jnp.arange(pieces.shape[-1], dtype=jnp.uint32) * _U32(width)
+    places = _places(width, pieces.shape[-1], pieces.ndim - 1)
     return (pieces.astype(jnp.uint32) << places).sum(-1, dtype=jnp.uint32)
+
+
+def _places(width: int, count: int, others: int) -> Array:
+    """Return the lowest bit of each piece, behind so many axes: JAX may be set to allow no fewer."""
+    return (jnp.arange(count, dtype=jnp.uint32) * _U32(width)).reshape((1,) * others + (count,))

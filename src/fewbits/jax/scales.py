@@ -77,7 +77,7 @@ def _shared_exponent(largest: Array, element: Element, scale: Element, options: 
     a = from_magnitude_bits(jnp.where(largest > 0, largest, U32(0x3F800000)))
     rule = SCALE_RULES[options.scale_rule](element)
     beyond = a.significand - U32(2**23) >= U32(rule.first(23))
-    chosen = a.exponent + I32(rule.plus - element.emax) + beyond
+    chosen = a.exponent + I32(rule.plus - element.emax) + beyond.astype(jnp.int32)
     zero = scale.emin if options.zero_block == "smallest" else min(max(0, scale.emin), scale.emax)
     return jnp.where(largest > 0, jnp.clip(chosen, scale.emin, scale.emax), I32(zero))
 
