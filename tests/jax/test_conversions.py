@@ -279,7 +279,8 @@ import fewbits.jax as fj
 
 assert len(jax.devices()) == 2
 mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
-x = np.random.default_rng(0).standard_normal((6, 128)).astype(np.float32)
+rng = np.random.default_rng(0)
+x = rng.standard_normal((6, 128)).astype(np.float32)
 for name in sys.argv[1:]:
     alone = fj.quantize(x, name)
     for spec in (P("d", None), P(None, "d")):
@@ -289,6 +290,26 @@ for name in sys.argv[1:]:
             assert (a is None and b is None) or np.array_equal(a, b), (name, spec)
         assert np.array_equal(rounded, alone.dequantize()), (name, spec)
         assert len(rounded.sharding.device_set) == 2
+
+shapes = ((4, 32), (8, 32), (8,), (4, 8), (6, 32))
+x, w, b, c, v = (rng.integers(-3, 4, shape).astype(np.float32) for shape in shapes)  # whose sums are exact
+eye = np.eye(8, dtype=np.float32)
+
+
+def loss(w, b, x, c, v, key):
+    of_rows = (fj.linear(x, w, "fp32", bias=b) * c).sum()  # each device has rows of its own
+    of_columns = fj.linear(w, v, "fp32").sum() + fj.linear(b[None], eye, "fp32", bias=v[0, :8]).sum()
+    drawn = fj.fake_quantize(w, "fp8_e4m3", rounding="stochastic", key=jax.random.wrap_key_data(key[0]))
+    return jax.lax.psum(of_rows + of_columns + drawn.sum(), "d")
+
+
+keys = jax.random.key_data(jax.random.split(jax.random.key(0)))
+specs = (P(), P(), P("d"), P("d"), P("d"), P("d"))
+whole = jax.shard_map(loss, mesh=mesh, in_specs=specs, out_specs=P())
+of_w, of_b, of_x = jax.jit(jax.grad(whole, (0, 1, 2)))(w, b, x, c, v, keys)
+assert np.array_equal(of_w, c.T @ x + v.sum(0) + 2)  # two devices, each of which draws w and takes b
+assert np.array_equal(of_b, c.sum(0) + 2)
+assert np.array_equal(of_x, c @ w)
 print("equal")
 """
 
@@ -299,7 +320,7 @@ print("equal")
     [["mxfp4", "int8_tensor"], pytest.param(["nvfp4", "int8_channel"], marks=pytest.mark.slow)],
     ids=" ".join,
 )
-def test_arrays_on_a_mesh_of_two_devices_have_the_bits_of_one(
+def test_arrays_on_a_mesh_of_two_devices_have_the_bits_and_gradients_of_one(
     names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--xla_force_host_platform_device_count=2")

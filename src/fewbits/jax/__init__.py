@@ -2,7 +2,8 @@
 
 * ``conversions.py``: quantize and fake_quantize; ``narrow_array.py``: what the first returns.
 * ``numbers.py``: floats taken apart into integers, and their float32 products and quotients.
-* ``elements.py``, ``thresholds.py``, ``scales.py``, ``blocks.py``, ``packing.py``: the steps of a conversion.
+* ``elements.py``, ``thresholds.py``, ``scales.py``, ``blocks.py``, ``packing.py``: the steps of a conversion;
+  ``varying.py``: what their derivatives need inside of ``jax.shard_map``.
 * ``linear.py``, ``optimizer.py``: what :mod:`fewbits.nn` and :mod:`fewbits.optim` do, for recipes in JAX;
   ``recipe_roles.py``: what both need.
 * ``trees.py``, ``loss_scaling.py``, ``gradients.py``: mixed precision in float16 or bfloat16, after MPX.

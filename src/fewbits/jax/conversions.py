@@ -18,6 +18,7 @@ from fewbits.jax.narrow_array import NarrowArray
 from fewbits.jax.numbers import Numbers, constant, from_floats, largest_finite, to_floats
 from fewbits.jax.packing import pack
 from fewbits.jax.scales import Scales, multiplied, scaled, significand_bits
+from fewbits.jax.varying import alike
 from fewbits.kernels.bits.options import Choices, Options, decide
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.tensor.arrays import checked_axis
@@ -88,7 +89,8 @@ def fake_quantize(
     """
     choices = Choices(rounding, scale_rule, overflow, nonfinite, zero_block)
     array, target, options, front = _checked(x, format, axis, choices, key)
-    rounded: Array = _fake_quantized(array, _drawn(key, array), target, options, front)
+    draws = _drawn(key, array)
+    rounded: Array = _fake_quantized(alike(array, draws), draws, target, options, front)
     return rounded
 
 

@@ -11,6 +11,7 @@ from jax import Array, lax
 
 from fewbits.errors import ArgumentError
 from fewbits.jax.recipe_roles import VECTORS, check_key, check_recipe, rounded
+from fewbits.jax.varying import alike
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 from fewbits.recipes.recipe import OPERANDS
@@ -59,8 +60,9 @@ def linear(
     check_recipe(chosen)
     check_key(chosen, chosen.operands.values(), key, "operands")
     chosen = followed(chosen, first, last)
-    y = _linear(x.astype(VECTORS[chosen.vector]), weight, key, chosen, last)
-    return y if bias is None else _add_bias(y, bias)
+    given = x.astype(VECTORS[chosen.vector])
+    y = _linear(alike(given, weight, key), alike(weight, x, key), key, chosen, last)
+    return y if bias is None else _add_bias(alike(y, bias), alike(bias, y))
 
 
 def _check_shapes(x: Shape, weight: Shape, bias: Shape | None) -> None:
