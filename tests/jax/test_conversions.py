@@ -16,6 +16,7 @@ jax = pytest.importorskip("jax")
 
 import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
+import fewbits as fb  # noqa: E402
 import fewbits.jax as fj  # noqa: E402
 from fewbits.errors import ArgumentError, DataError, DTypeError  # noqa: E402
 from fewbits.formats import CATALOGUE, Block, Float, Format, Lookup, parse, shares_scale  # noqa: E402
@@ -334,11 +335,12 @@ def test_arrays_on_a_mesh_of_two_devices_have_the_bits_and_gradients_of_one(
 @pytest.mark.parametrize("name", ["mxfp4", "mx6", "nvfp4", "e8m0", "posit8_1"])
 def test_settings_of_jax_that_allow_no_implicit_promotion_are_kept(name: str) -> None:
     with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
-        found = jax.eval_shape(
-            lambda x: (fj.quantize(x, name).dequantize(), fj.fake_quantize(x, name)),
+        q, *found = jax.eval_shape(
+            lambda x: (q := fj.quantize(x, name), q.dequantize(), fj.fake_quantize(x, name)),
             jax.ShapeDtypeStruct((3, 70), jnp.bfloat16),
         )
     assert {(y.shape, y.dtype.name) for y in found} == {((3, 70), "bfloat16")}
+    assert q.nbytes == fb.quantize(np.zeros((3, 70)), name).nbytes  # of shapes without values too
 
 
 def test_arrays_of_numpy_in_either_byte_order_are_taken() -> None:

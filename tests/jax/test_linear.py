@@ -11,7 +11,8 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
 import fewbits.jax as fj  # noqa: E402
-from fewbits.errors import ArgumentError  # noqa: E402
+from fewbits.errors import ArgumentError, DTypeError  # noqa: E402
+from fewbits.formats import parse  # noqa: E402
 from fewbits.jax.linear import followed, operand  # noqa: E402
 from fewbits.nn import prepare  # noqa: E402
 from fewbits.nn.layer_precision import LayerPrecision  # noqa: E402
@@ -195,3 +196,19 @@ def test_shapes_that_are_not_those_of_a_layer_are_refused(x: Any, weight: Any, b
     given = None if bias is None else jnp.zeros(bias)
     with pytest.raises(ArgumentError, match=r"linear of x .*; expected \(..., k\), \(n, k\)"):
         fj.linear(jnp.ones(x), jnp.ones(weight), "mxfp8", bias=given)
+
+
+def test_what_is_no_array_of_real_numbers_is_refused_by_name() -> None:
+    x, w = np.ones((2, 32), np.float32), np.ones((4, 32), np.float32)
+    packed = fj.NarrowArray(
+        jnp.zeros((4, 32), jnp.uint8), None, None, None, parse("fp8_e4m3"), 32, -1, w.dtype
+    )
+    for a, b, bias, message in (
+        (x * 1j, w, None, "x is an array of complex64; expected real numbers"),
+        (x, w, w[:, 0] * 1j, "bias is an array of complex64"),
+        (x, w.tolist(), None, "weight is a list; expected an array of real numbers"),
+        (x, packed, None, r"weight is a NarrowArray; .* call .dequantize\(\) first"),
+    ):
+        with pytest.raises(DTypeError, match=message):
+            fj.linear(a, b, "mxfp8", bias=bias)
+    assert fj.linear(x > 0, w, "fp32", bias=w[:, 0])[0, 0] == 33

@@ -45,6 +45,9 @@ def quantize(
     ``random_bits=32``, where the default of :func:`fewbits.quantize` is 16; those of posits and lists have 24
     bits. Which values go up is not the same.
 
+    No gradient passes, as through any integers: what depends on x by its codes alone has the gradient zero.
+    :func:`fewbits.jax.fake_quantize` passes it.
+
     Args:
         x: float32, bfloat16 or float16, of any shape.
         format: a format, or its text.

@@ -7,9 +7,11 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DTypeError
+from fewbits.jax.narrow_array import NarrowArray
 from fewbits.jax.recipe_roles import VECTORS, check_key, check_recipe, rounded
 from fewbits.jax.varying import alike
 from fewbits.recipes import Recipe
@@ -52,17 +54,30 @@ def linear(
         (..., n) in the recipe's vector format.
 
     Raises:
+        DTypeError: x, weight or bias is no array of real numbers.
         ArgumentError: shapes do not fit, there is no such recipe, it does something that JAX's products do
             not, or a key is missing or not used.
     """
+    for name, given in (("x", x), ("weight", weight), ("bias", bias)):
+        if given is not None or name != "bias":
+            _check_real(name, given)
     _check_shapes(x.shape, weight.shape, None if bias is None else bias.shape)
     chosen = read(recipe)
     check_recipe(chosen)
     check_key(chosen, chosen.operands.values(), key, "operands")
     chosen = followed(chosen, first, last)
-    given = x.astype(VECTORS[chosen.vector])
-    y = _linear(alike(given, weight, key), alike(weight, x, key), key, chosen, last)
+    rows = x.astype(VECTORS[chosen.vector])
+    y = _linear(alike(rows, weight, key), alike(weight, x, key), key, chosen, last)
     return y if bias is None else _add_bias(alike(y, bias), alike(bias, y))
+
+
+def _check_real(name: str, given: object) -> None:
+    """Raise DTypeError for what JAX would multiply only in part, as complex numbers, or not at all."""
+    if not isinstance(given, jax.Array | np.ndarray):
+        unpacked = ": call .dequantize() first" if isinstance(given, NarrowArray) else ""
+        raise DTypeError(f"{name} is a {type(given).__name__}; expected an array of real numbers{unpacked}")
+    if not jnp.isdtype(given.dtype, ("bool", "integral", "real floating")):
+        raise DTypeError(f"{name} is an array of {given.dtype}; expected real numbers")
 
 
 def _check_shapes(x: Shape, weight: Shape, bias: Shape | None) -> None:

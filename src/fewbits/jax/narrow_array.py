@@ -66,7 +66,7 @@ class NarrowArray:
     @property
     def nbytes(self) -> int:
         """Bytes of codes and scales together."""
-        return sum(piece.nbytes for piece in self.pieces if piece is not None)
+        return sum(piece.size * piece.dtype.itemsize for piece in self.pieces if piece is not None)
 
     def dequantize(self) -> Array:
         """Return the values in the dtype that was quantized."""
