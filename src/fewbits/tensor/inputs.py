@@ -27,7 +27,17 @@ def format(text: str | Format) -> Format:
     >>> format("block(element=float(e=2,m=1),scale=e8m0,size=32)") == format("mxfp4")
     True
     """
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.compiler.is_compiling():
+        _remember(text)
     return parse(text)
+
+
+@constant_in_graphs
+def _remember(text: str | Format) -> bool:
+    """Have a format find out what it remembers: a graph that saw it write would take no second format."""
+    found = parse(text)
+    return bool(found.groups) and bool(found.grammar)
 
 
 @constant_in_graphs

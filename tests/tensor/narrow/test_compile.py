@@ -7,6 +7,7 @@ import torch
 from torch.nn import functional
 
 import fewbits as fb
+from fewbits.formats import CATALOGUE
 from tests.tensor.packed import packed
 
 NAMES = ("mxfp4", "nvfp4", "mx6", "int8_tensor", "fp8_e4m3")
@@ -90,6 +91,19 @@ def test_a_format_of_ones_own_compiles_before_anything_of_it_is_known(text: str)
     fmt, x = fb.format(text), torch.randn(4, 64)
     compiled = torch.compile(lambda x: fb.quantize(x, fmt).dequantize(), fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x), fb.quantize(x, text).dequantize())
+
+
+def test_formats_of_the_catalogue_compile_together_before_anything_of_them_is_known() -> None:
+    names = ("mxfp4", "mx6", "int4_channel")
+    for name in names:
+        for known in ("groups", "grammar"):
+            vars(CATALOGUE[name].format).pop(known, None)
+    compiled = torch.compile(
+        lambda x: [fb.quantize(x, name).dequantize() for name in names], fullgraph=True, backend="aot_eager"
+    )
+    x = torch.randn(4, 64)
+    for found, name in zip(compiled(x), names, strict=True):
+        assert torch.equal(found, fb.quantize(x, name).dequantize())
 
 
 def test_what_the_cache_of_graphs_is_asked_with_tells_every_difference_but_the_values() -> None:
@@ -225,3 +239,17 @@ def test_a_module_with_a_packed_weight_compiles_with_gradients_and_exports(name:
     assert torch.equal(torch.autograd.grad(found.sum(), x)[0], gradient)
     exported = torch.export.export(model, (x.detach(),))
     assert torch.equal(exported.module()(x.detach()), wanted)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # of torch's own
+def test_a_packed_buffer_and_what_is_rounded_on_the_way_are_exported() -> None:
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("q", packed("mxfp4", (8, 64)))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return fb.matmul(fb.fake_quantize(x, "mx6"), self.q.t(), "mxfp8_e4m3")
+
+    module, x = Module(), torch.randn(3, 64)
+    assert torch.equal(torch.export.export(module, (x,)).module()(x), module(x))
