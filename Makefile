@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Twenty thousand modules would be compiled to bytecode, of which a few thousand are imported, and compiled then.
+# pip would compile twenty thousand modules to bytecode on one core.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 SOURCES := CMakeLists.txt $(shell find native -type f)
 
@@ -54,6 +54,7 @@ $(READY): pyproject.toml constraints.txt $(SOURCES)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(PIP_INSTALL) torch
 	$(PIP_INSTALL) --editable '.[dev]'
+	$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true # some are for another Python
 	touch $@
 
 # Compile the extension again whatever the time stamps say.
