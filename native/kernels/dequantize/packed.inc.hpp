@@ -92,7 +92,8 @@ inline void copy_floats(const u8* __restrict in, i64 n, float* __restrict out) {
 
 }  // namespace
 
-// Scales of n blocks of a line, from block number `first` on; `out` has room for whole vectors.
+// Scales of n blocks of a line, from block number `first` on; `out` has room for whole vectors. Called once for thousands of values;
+// inlined, it would be most of the code of every product.
 __attribute__((noinline)) inline void decode_scales(const PreparedDequantize& p, DecodeBuffers& t, i64 line, i64 first, i64 n, float* out) {
     const Format& f = p.f;
     // Four ways, the usual ones first: the bits of E8M0 moved in place; float32 copied; up to eight bits through

@@ -104,7 +104,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
     check_matmul(a, b)
     if torch.compiler.is_dynamo_compiling():
         _allow_in_graphs()
-        return _matmul(a, b, None if format is None else inputs.format_text(format))
+        format = None if format is None else inputs.format_text(format)
     return _matmul(a, b, format)
 
 
@@ -171,7 +171,6 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
     check_matvec(weight, x)
     if torch.compiler.is_dynamo_compiling():
         _allow_in_graphs()
-        return _matvec(weight, x, activation)
     return _matvec(weight, x, activation)
 
 
