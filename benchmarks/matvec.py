@@ -42,11 +42,7 @@ BATCHES = (2, 4, 8, 16, 32, 64)
 BATCHED = ("mxfp4", "mxint8")
 ROUNDED = ("mxfp4", "mxint8")  # measured with int8 activations too
 SHORT = 4096
-IN_SHORT_LINES = (
-    "mxfp4",
-    "nvfp4",
-    "int4_channel",
-)  # what is asked of memory ahead crosses into the next line
+IN_SHORT_LINES = ("mxfp4", "nvfp4", "int4_channel")  # memory that is asked for ahead lies in the next lines
 IN_BATCHES = 4  # batches take a quarter of the lines: float32 weights have four times the bytes
 
 

@@ -239,7 +239,7 @@ def stressed(tmp_path_factory: pytest.TempPathFactory) -> Stressed:
         shared = ("-shared", "-fPIC", "-Wl,-soname,libtorch_cpu.so", str(here / "openmp_stand_in.cpp"))
         return build(sanitizers, tmp_path_factory.mktemp("stand_in"), "libtorch_cpu.so", *shared)
 
-    def run(
+    def stress(
         folder: Path, sanitizers: str, argument: str, linked: bool, *, attempts: int = 1, **texts: str
     ) -> subprocess.CompletedProcess[str]:
         """Return what it did, linked with a stand-in for PyTorch's team or not.
@@ -267,7 +267,7 @@ def stressed(tmp_path_factory: pytest.TempPathFactory) -> Stressed:
                 break
         return done
 
-    return run
+    return stress
 
 
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="PyTorch's team is taken on Linux")

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.solvers.lattice.axes import Four, four_counts, four_signs
+from fewbits.solvers.lattice.given_fields import described
 from fewbits.solvers.operators.vectors import real_number, refuse_mask
 
 Array = NDArray[np.complex128]
@@ -95,8 +96,9 @@ def check_shape(links: object) -> Four:
         or (links.shape[0], *links.shape[5:]) != (4, 3, 3)
         or links.dtype.kind not in "buifc"
     ):
-        given = f"{links.dtype} {links.shape}" if isinstance(links, np.ndarray) else type(links).__name__
-        raise ArgumentError(f"links are {given}; expected a complex array of shape (4, T, Z, Y, X, 3, 3)")
+        raise ArgumentError(
+            f"links are {described(links)}; expected a complex array of shape (4, T, Z, Y, X, 3, 3)"
+        )
     return _sizes(links.shape[1:5])
 
 

@@ -93,7 +93,7 @@ class Function(Operator):
                 f"a function gives the shape {tuple(product.shape)} for {self.n} values; expected"
                 f" ({self._rows},)"
             )
-        product = times_power(wide(product.reshape(-1)), self._exponent)
+        product = times_power(product.reshape(-1), self._exponent)
         return product.to(torch.complex128) if self.complex else product
 
     def rounded(self, format: Format | None) -> Apply:
