@@ -4,7 +4,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-# pip would compile twenty thousand modules to bytecode on one core.
+# pip would compile twenty thousand modules to bytecode, of which a third is ever imported.
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt
 SOURCES := CMakeLists.txt $(shell find native -type f)
 
@@ -48,13 +48,15 @@ unexport PYTHONDONTWRITEBYTECODE
 setup: $(READY)
 
 # The package is installed editable: an edit of a Python file counts at once, an edit of C++ through this rule.
-# torch goes first and alone, so that its pinned version is settled before pip weighs anything else.
+# torch goes first and alone, so that its pinned version is settled before pip weighs anything else; then the extension
+# is compiled while pip, which waits and keeps one core busy, installs the other libraries.
 $(READY): pyproject.toml constraints.txt $(SOURCES)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(PIP_INSTALL) torch
-	$(PIP_INSTALL) --editable '.[dev]'
-	$(BIN)/python -W ignore -m compileall -qq -j 0 $(VENV)/lib || true # some are for another Python
+	$(PIP_INSTALL) --no-deps --editable . & built=$$!; \
+	$(BIN)/python tools/libraries.py >$(VENV)/libraries.txt && $(PIP_INSTALL) --requirement $(VENV)/libraries.txt; \
+	installed=$$?; wait $$built && exit $$installed
 	touch $@
 
 # Compile the extension again whatever the time stamps say.

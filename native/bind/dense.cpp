@@ -60,7 +60,7 @@ void residuals_of(const Matrix& a, const Given& x, const Given& b, const Taken& 
         .r = r.data(),
         .sizes = sizes.data(),
     };
-    residuals(implementation.kernels, job, threads);
+    residuals(implementation.systems, job, threads);
 }
 
 void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Line& columns, const std::optional<Rounded>& single,
@@ -81,7 +81,7 @@ void extents_of(const Matrix& a, const Line& largest, const Line& sums, const Li
         .sums = sums.data(),
         .single = single ? single->data() : nullptr,
     };
-    extents(implementation.kernels, job, columns.data(), threads);
+    extents(implementation.systems, job, columns.data(), threads);
 }
 
 template <class T>
@@ -101,7 +101,7 @@ void substitute_in(const Square<T>& t, const Taken& x, bool upper, bool unit, bo
         .transposed = transposed,
         .x = x.data(),
     };
-    substitute(implementation.kernels, job, threads);
+    substitute(implementation.systems, job, threads);
 }
 
 template <class T>
@@ -113,7 +113,7 @@ void factorize_in(const Factored<T>& a, const Places& exchanges, int threads) {
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
     const Lu<T> lu{.a = a.data(), .row = a.stride(0), .m = m, .n = n, .exchanges = exchanges.data()};
-    factorize_lu(implementation.kernels, lu, threads);
+    factorize_lu(implementation.systems, lu, threads);
 }
 
 }  // namespace

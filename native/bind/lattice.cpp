@@ -100,9 +100,9 @@ struct Prepared {
     }
 
     LatticeSums run(int threads) const {
-        const Kernels& kernels = active().kernels;
+        const Systems& systems = active().systems;
         nb::gil_scoped_release released;
-        return pass(kernels, job, threads);
+        return pass(systems, job, threads);
     }
 };
 

@@ -72,7 +72,7 @@ void multiply_rows(const HeldRows& a, Line<float> x, Result y, int threads) {
     require(static_cast<std::int64_t>(y.size()) == a.rows.rows, "y has a value for each row");
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    multiply(implementation.kernels, a.rows, x.data(), y.data(), threads);
+    multiply(implementation.systems, a.rows, x.data(), y.data(), threads);
 }
 
 }  // namespace

@@ -87,9 +87,9 @@ void update_direction_of(const Stencil& a, const StoredNumbers& r, const StoredN
     };
     const Implementation& implementation = active();
     const auto bytes = static_cast<std::int64_t>(workspace.size() * workspace.itemsize());
-    require(threads >= 1 && bytes >= threads * implementation.kernels.direction_workspace(job), "workspace for each thread");
+    require(threads >= 1 && bytes >= threads * implementation.systems.direction_workspace(job), "workspace for each thread");
     nb::gil_scoped_release released;
-    update_direction(implementation.kernels, job, workspace.data(), threads);
+    update_direction(implementation.systems, job, workspace.data(), threads);
 }
 
 void update_residual_of(const Stencil& a, const StoredNumbers& r, const StoredNumbers& q, double r_scale, double alpha, Sums sums, int threads) {
@@ -108,7 +108,7 @@ void update_residual_of(const Stencil& a, const StoredNumbers& r, const StoredNu
     };
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    update_residual(implementation.kernels, job, threads);
+    update_residual(implementation.systems, job, threads);
 }
 
 void pack_stencil(const Stencil& a, Doubles from, const StoredNumbers& to, const StoredNumbers& p, Sums sums, int threads) {
@@ -128,7 +128,7 @@ void pack_stencil(const Stencil& a, Doubles from, const StoredNumbers& to, const
     };
     const Implementation& implementation = active();
     nb::gil_scoped_release released;
-    pack(implementation.kernels, job, threads);
+    pack(implementation.systems, job, threads);
 }
 
 }  // namespace
@@ -152,7 +152,7 @@ void fewbits::bind_stencil(nb::module_& m) {
             DirectionUpdate job{};
             job.a = a;
             job.r.storage = Storage::f64;
-            return active().kernels.direction_workspace(job);
+            return active().systems.direction_workspace(job);
         });
     m.def("serves", &serves, "vectors"_a, "faces"_a, "Return whether there are kernels for vectors and faces that are stored so.");
     m.def("update_direction", &update_direction_of, "a"_a, "r"_a, "p"_a, "next"_a, "q"_a, "x"_a.noconvert().none(), "alpha"_a, "earlier"_a, "gamma"_a, "beta"_a,

@@ -17,11 +17,13 @@ namespace fewbits {
 namespace baseline {
 extern const Kernels kernels;
 extern const Products products;
+extern const Systems systems;
 }
 #ifdef FEWBITS_X86
 namespace avx2 {
 extern const Kernels kernels;
 extern const Products products;
+extern const Systems systems;
 }
 namespace avx2_vnni {
 extern const Products products;
@@ -29,6 +31,7 @@ extern const Products products;
 namespace avx512 {
 extern const Kernels kernels;
 extern const Products products;
+extern const Systems systems;
 }
 namespace avx512_vnni {
 extern const Products products;
@@ -128,15 +131,15 @@ const std::vector<Implementation>& implementations() {
     static const std::vector<Implementation> table = {
 #ifdef FEWBITS_X86
 #ifdef FEWBITS_AMX
-        {"amx", has_amx, avx512_bf16::kernels, amx::products, true},
+        {"amx", has_amx, avx512_bf16::kernels, amx::products, avx512::systems, true},
 #endif
-        {"avx512_bf16", has_avx512_bf16, avx512_bf16::kernels, avx512_bf16::products, true},
-        {"avx512_vnni", has_avx512_vnni, avx512::kernels, avx512_vnni::products, true},
-        {"avx512", has_avx512, avx512::kernels, avx512::products, false},
-        {"avx2_vnni", has_avx2_vnni, avx2::kernels, avx2_vnni::products, true},
-        {"avx2", has_avx2, avx2::kernels, avx2::products, false},
+        {"avx512_bf16", has_avx512_bf16, avx512_bf16::kernels, avx512_bf16::products, avx512::systems, true},
+        {"avx512_vnni", has_avx512_vnni, avx512::kernels, avx512_vnni::products, avx512::systems, true},
+        {"avx512", has_avx512, avx512::kernels, avx512::products, avx512::systems, false},
+        {"avx2_vnni", has_avx2_vnni, avx2::kernels, avx2_vnni::products, avx2::systems, true},
+        {"avx2", has_avx2, avx2::kernels, avx2::products, avx2::systems, false},
 #endif
-        {"baseline", anywhere, baseline::kernels, baseline::products, false},
+        {"baseline", anywhere, baseline::kernels, baseline::products, baseline::systems, false},
     };
     return table;
 }

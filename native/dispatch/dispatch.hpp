@@ -6,6 +6,7 @@
 
 #include "jobs/kernels.hpp"
 #include "jobs/product.hpp"
+#include "jobs/systems.hpp"
 
 namespace fewbits {
 
@@ -14,6 +15,7 @@ struct Implementation {
     bool (*runs_here)();  // asks the CPU
     const Kernels& kernels;
     const Products& products;
+    const Systems& systems;
     // Whether kernels may use vpdpbusd, of the width of their registers: kernels of one instruction set serve CPUs with and
     // without it.
     bool byte_products;

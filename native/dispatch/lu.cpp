@@ -111,7 +111,7 @@ void factorize_in(const LuKernels<T>& kernels, const Lu<T>& lu, int threads) {
 
 }  // namespace
 
-void factorize_lu(const Kernels& kernels, const Lu<float>& lu, int threads) { factorize_in(kernels.lu, lu, threads); }
-void factorize_lu(const Kernels& kernels, const Lu<double>& lu, int threads) { factorize_in(kernels.lu_double, lu, threads); }
+void factorize_lu(const Systems& systems, const Lu<float>& lu, int threads) { factorize_in(systems.lu, lu, threads); }
+void factorize_lu(const Systems& systems, const Lu<double>& lu, int threads) { factorize_in(systems.lu_double, lu, threads); }
 
 }  // namespace fewbits

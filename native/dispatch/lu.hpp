@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "jobs/kernels.hpp"
+#include "jobs/systems.hpp"
 
 namespace fewbits {
 
@@ -16,7 +16,7 @@ struct Lu {
     std::int64_t* exchanges;  // (n)
 };
 
-void factorize_lu(const Kernels& kernels, const Lu<float>& lu, int threads);
-void factorize_lu(const Kernels& kernels, const Lu<double>& lu, int threads);
+void factorize_lu(const Systems& systems, const Lu<float>& lu, int threads);
+void factorize_lu(const Systems& systems, const Lu<double>& lu, int threads);
 
 }  // namespace fewbits

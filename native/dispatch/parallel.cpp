@@ -285,39 +285,39 @@ void additions(const Kernels& kernels, const Additions& job, int threads) {
            [&](int, std::int64_t first, std::int64_t last) { kernels.additions(job, first, last); });
 }
 
-void update_direction(const Kernels& kernels, const DirectionUpdate& job, void* workspace, int threads) {
-    const std::int64_t each = kernels.direction_workspace(job);
+void update_direction(const Systems& systems, const DirectionUpdate& job, void* workspace, int threads) {
+    const std::int64_t each = systems.direction_workspace(job);
     divide(direction_items(job.a), job.a.ny * job.a.nz * job.a.stride, threads, [&](int thread, std::int64_t first, std::int64_t last) {
-        kernels.update_direction(job, static_cast<char*>(workspace) + thread * each, first, last);
+        systems.update_direction(job, static_cast<char*>(workspace) + thread * each, first, last);
     });
 }
 
-void update_residual(const Kernels& kernels, const ResidualUpdate& job, int threads) {
+void update_residual(const Systems& systems, const ResidualUpdate& job, int threads) {
     divide(residual_items(job.rows), job.rows * job.stride, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.update_residual(job, first, last); });
+           [&](int, std::int64_t first, std::int64_t last) { systems.update_residual(job, first, last); });
 }
 
-void pack(const Kernels& kernels, const Pack& job, int threads) {
+void pack(const Systems& systems, const Pack& job, int threads) {
     divide(residual_items(job.rows), job.rows * job.stride, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.pack(job, first, last); });
+           [&](int, std::int64_t first, std::int64_t last) { systems.pack(job, first, last); });
 }
 
-void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads) {
+void multiply(const Systems& systems, const SparseRows& a, const float* x, float* y, int threads) {
     divide(a.slices, slice * a.start[a.first[a.slices]], threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.multiply_rows(a, x, y, first, last); });
+           [&](int, std::int64_t first, std::int64_t last) { systems.multiply_rows(a, x, y, first, last); });
 }
 
-void residuals(const Kernels& kernels, const Residuals& job, int threads) {
+void residuals(const Systems& systems, const Residuals& job, int threads) {
     divide(job.a.m, job.a.m * job.a.n * job.k, threads,
-           [&](int, std::int64_t first, std::int64_t last) { kernels.residuals(job, first, last); });
+           [&](int, std::int64_t first, std::int64_t last) { systems.residuals(job, first, last); });
 }
 
-void extents(const Kernels& kernels, const Extents& job, double* columns, int threads) {
+void extents(const Systems& systems, const Extents& job, double* columns, int threads) {
     std::mutex lock;
     std::fill(columns, columns + job.a.n, 0.0);
     divide(job.a.m, job.a.m * job.a.n, threads, [&](int, std::int64_t first, std::int64_t last) {
         std::vector<double> mine(static_cast<std::size_t>(job.a.n));
-        kernels.extents(job, mine.data(), first, last);
+        systems.extents(job, mine.data(), first, last);
         const std::lock_guard<std::mutex> guard(lock);
         for (std::int64_t j = 0; j < job.a.n; ++j) columns[j] = std::max(columns[j], mine[static_cast<std::size_t>(j)]);
     });
@@ -346,8 +346,8 @@ void substitute_in_blocks(const TriangleKernels<T>& kernels, const Triangle<T>& 
 
 }  // namespace
 
-void substitute(const Kernels& kernels, const Triangle<float>& job, int threads) { substitute_in_blocks(kernels.triangles, job, threads); }
-void substitute(const Kernels& kernels, const Triangle<double>& job, int threads) { substitute_in_blocks(kernels.triangles_double, job, threads); }
+void substitute(const Systems& systems, const Triangle<float>& job, int threads) { substitute_in_blocks(systems.triangles, job, threads); }
+void substitute(const Systems& systems, const Triangle<double>& job, int threads) { substitute_in_blocks(systems.triangles_double, job, threads); }
 
 void evaluate_groups(const Kernels& kernels, const NmPermutation& s, int threads) {
     divide(s.columns / s.group, s.columns * s.rows, threads,
@@ -392,7 +392,7 @@ class Expansion {
 
 }  // namespace
 
-LatticeSums pass(const Kernels& kernels, Lattice job, int threads) {
+LatticeSums pass(const Systems& systems, Lattice job, int threads) {
     const std::int64_t items = items_of(job), sites = groups_in_item(job) * lattice_sites, parts = 2 * items * most_parts;
     const Scratch scratch(static_cast<std::size_t>(parts + threads * 2 * sites) * sizeof(double));
     job.parts = reinterpret_cast<double*>(scratch.data());
@@ -403,7 +403,7 @@ LatticeSums pass(const Kernels& kernels, Lattice job, int threads) {
     divide(items, items * sites * job.reals, threads, [&](int thread, std::int64_t, std::int64_t) {
         Lattice mine = job;
         mine.site_sums = job.parts + parts + thread * 2 * sites;
-        for (std::int64_t item = next++; item < items; item = next++) kernels.lattice(mine, item, item + 1);
+        for (std::int64_t item = next++; item < items; item = next++) systems.lattice(mine, item, item + 1);
     });
     [[maybe_unused]] const ExactArithmetic exact;
     Expansion sums[2];

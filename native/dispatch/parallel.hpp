@@ -6,6 +6,7 @@
 
 #include "jobs/kernels.hpp"
 #include "jobs/product.hpp"
+#include "jobs/systems.hpp"
 
 namespace fewbits {
 
@@ -23,21 +24,21 @@ std::int64_t transcode(std::int64_t (*run)(const NmLines&, std::int64_t, std::in
 bool multiply(const Kernels& kernels, const Products& products, Product product, int threads);
 void additions(const Kernels& kernels, const Additions& job, int threads);
 // `workspace` lies at a multiple of 64 bytes and holds direction_workspace bytes for each thread.
-void update_direction(const Kernels& kernels, const DirectionUpdate& job, void* workspace, int threads);
-void update_residual(const Kernels& kernels, const ResidualUpdate& job, int threads);
-void multiply(const Kernels& kernels, const SparseRows& a, const float* x, float* y, int threads);
+void update_direction(const Systems& systems, const DirectionUpdate& job, void* workspace, int threads);
+void update_residual(const Systems& systems, const ResidualUpdate& job, int threads);
+void multiply(const Systems& systems, const SparseRows& a, const float* x, float* y, int threads);
 void evaluate_groups(const Kernels& kernels, const NmPermutation& swaps, int threads);
-void residuals(const Kernels& kernels, const Residuals& job, int threads);
+void residuals(const Systems& systems, const Residuals& job, int threads);
 // Writes the largest magnitude of each column too.
-void extents(const Kernels& kernels, const Extents& job, double* columns, int threads);
-void substitute(const Kernels& kernels, const Triangle<float>& job, int threads);
-void substitute(const Kernels& kernels, const Triangle<double>& job, int threads);
+void extents(const Systems& systems, const Extents& job, double* columns, int threads);
+void substitute(const Systems& systems, const Triangle<float>& job, int threads);
+void substitute(const Systems& systems, const Triangle<double>& job, int threads);
 void counter_uniform(const Kernels& kernels, const CounterUniform& job, std::int64_t n, int threads);
-void pack(const Kernels& kernels, const Pack& job, int threads);
+void pack(const Systems& systems, const Pack& job, int threads);
 // The two sums of a pass, each as three doubles without overlap: they are the sum over all sites to more than 150 bits, so
 // that those of several processes add up to what one process has.
 using LatticeSums = std::pair<std::array<double, 3>, std::array<double, 3>>;
-LatticeSums pass(const Kernels& kernels, Lattice job, int threads);
+LatticeSums pass(const Systems& systems, Lattice job, int threads);
 // `scale_of_line`: the largest magnitude of each line is measured first.
 ErrorSums tally(const Kernels& kernels, Tally job, bool scale_of_line, int threads);
 ErrorSums tally(const Kernels& kernels, const PairTally& job, int threads);

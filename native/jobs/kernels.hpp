@@ -1,4 +1,4 @@
-// The functions of one instruction set: all that passes between dispatch/ and kernels/.
+// The functions of one instruction set that convert and multiply.
 #pragma once
 
 #include <cstdint>
@@ -6,20 +6,14 @@
 #include "jobs/additions.hpp"
 #include "jobs/conversion.hpp"
 #include "jobs/counter_uniform.hpp"
-#include "jobs/dense.hpp"
 #include "jobs/feedback.hpp"
 #include "jobs/gemv.hpp"
 #include "jobs/geometry.hpp"
-#include "jobs/lattice.hpp"
-#include "jobs/lu.hpp"
 #include "jobs/nm_lines.hpp"
 #include "jobs/nm_permutation.hpp"
 #include "jobs/planes.hpp"
-#include "jobs/sparse_rows.hpp"
-#include "jobs/stencil.hpp"
 #include "jobs/tally.hpp"
 #include "jobs/top_k.hpp"
-#include "jobs/triangles.hpp"
 
 namespace fewbits {
 
@@ -52,18 +46,6 @@ struct Kernels {
     void (*tally)(const Tally&, std::int64_t first, std::int64_t last);  // items: items_of
     void (*tally_pairs)(const PairTally&, std::int64_t first, std::int64_t last);
     void (*additions)(const Additions&, std::int64_t first, std::int64_t last);  // items are rows
-    void (*lattice)(const Lattice&, std::int64_t first, std::int64_t last);  // items: items_of
-    std::int64_t (*direction_workspace)(const DirectionUpdate&);  // bytes that each thread needs
-    void (*update_direction)(const DirectionUpdate&, void* workspace, std::int64_t first, std::int64_t last);
-    void (*update_residual)(const ResidualUpdate&, std::int64_t first, std::int64_t last);
-    void (*pack)(const Pack&, std::int64_t first, std::int64_t last);
-    void (*multiply_rows)(const SparseRows&, const float* x, float* y, std::int64_t first, std::int64_t last);
-    void (*residuals)(const Residuals&, std::int64_t first, std::int64_t last);  // items are rows
-    void (*extents)(const Extents&, double* columns, std::int64_t first, std::int64_t last);
-    TriangleKernels<float> triangles;
-    TriangleKernels<double> triangles_double;
-    LuKernels<float> lu;
-    LuKernels<double> lu_double;
     void (*evaluate_groups)(const NmPermutation&, std::int64_t first, std::int64_t last);  // items are groups
     // One after the other: each swap that is made changes what the next ones gain.
     std::int64_t (*anneal)(const NmPermutation&, const std::int32_t* pairs, const std::int64_t* allowances, std::int64_t* gains, std::int64_t n);

@@ -21,6 +21,7 @@
 #include "jobs/planes.hpp"
 #include "jobs/sparse_rows.hpp"
 #include "jobs/stencil.hpp"
+#include "jobs/systems.hpp"
 #include "jobs/tally.hpp"
 #include "jobs/top_k.hpp"
 #include "jobs/triangles.hpp"

@@ -1,22 +1,14 @@
 // The table of kernels of one instruction set.
 #pragma once
 
-#include "kernels/dense/eliminated_columns.inc.hpp"
-#include "kernels/dense/residuals.inc.hpp"
-#include "kernels/dense/triangles.inc.hpp"
-#include "kernels/dense/updated_columns.inc.hpp"
 #include "kernels/dequantize/dequantize.inc.hpp"
 #include "kernels/feedback/feedback.inc.hpp"
 #include "kernels/gemm/additions.inc.hpp"
 #include "kernels/gemv/gemv.inc.hpp"
 #include "kernels/gemv/planes.inc.hpp"
-#include "kernels/lattice/passes.inc.hpp"
 #include "kernels/nm/permutation.inc.hpp"
 #include "kernels/nm/stream.inc.hpp"
 #include "kernels/quantize/quantize.inc.hpp"
-#include "kernels/sparse/rows.inc.hpp"
-#include "kernels/stencil/direction.inc.hpp"
-#include "kernels/stencil/residual.inc.hpp"
 #include "kernels/tally/tally.inc.hpp"
 #include "kernels/top_k/top_k.inc.hpp"
 #include "kernels/values/counter_uniform.inc.hpp"
@@ -25,28 +17,12 @@
 
 namespace table {
 
-// Of what there is for float32 and for float64, the parts for one of them.
-template <class T>
-constexpr LuKernels<T> lu = {
-    .panel = updated_columns::columns_of_panel<T>,
-    .factorize_columns = eliminated_columns::factorize_columns<T>,
-    .solve_upper_rows = updated_columns::solve_upper_rows<T>,
-    .subtract_lower_rows = updated_columns::subtract_lower_rows<T>,
-};
-
-template <class T>
-constexpr TriangleKernels<T> triangles_of = {
-    .substitute = triangles::substitute<T>,
-    .subtract_solved = triangles::subtract_solved<T>,
-};
-
-// Every function by the name that dispatch/ calls it: conversions, products, N:M streams, measures, the operators of
-// solvers, dense systems, the search for an order of columns, the largest
-// values, initial values. isa/ gives each table its external name;
-// all else of an instruction set is local to its file, so that the linker cannot take one for another. What a function
-// does is said in jobs/kernels.hpp and beside its definition. The compiler checks names and types of all fields; a
-// field that is forgotten here is a null pointer, which the first test of its operation meets; -Wextra warns of it
-// besides. Nothing is chosen here: a table is one instruction set, and dispatch/ takes one table for a whole call.
+// Every function by the name that dispatch/ calls it: conversions, products, N:M streams, measures, the search for an order
+// of columns, the largest values, initial values. isa/ gives each table its external name; all else of an instruction set is
+// local to its file, so that the linker cannot take one for another. What a function does is said in jobs/kernels.hpp and
+// beside its definition. The compiler checks names and types of all fields; a field that is forgotten here is a null pointer,
+// which the first test of its operation meets; -Wextra warns of it besides. Nothing is chosen here: a table is one instruction
+// set, and dispatch/ takes one table for a whole call.
 constexpr Kernels functions = {
     .quantize_items = quantize::quantize_items,
     .quantize = quantize::quantize,
@@ -71,18 +47,6 @@ constexpr Kernels functions = {
     .tally = tally::tally,
     .tally_pairs = tally::tally_pairs,
     .additions = additions::additions,
-    .lattice = passes::lattice,
-    .direction_workspace = direction::direction_workspace,
-    .update_direction = direction::update_direction,
-    .update_residual = residual::update_residual,
-    .pack = residual::pack_rows,
-    .multiply_rows = rows::multiply_rows,
-    .residuals = residuals::residuals,
-    .extents = residuals::extents,
-    .triangles = triangles_of<float>,
-    .triangles_double = triangles_of<double>,
-    .lu = lu<float>,
-    .lu_double = lu<double>,
     .evaluate_groups = permutation::evaluate_groups,
     .anneal = permutation::anneal,
     .feedback_items = feedback::feedback_items,

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 NATIVE = ROOT / "native"
 SOURCES = sorted(NATIVE.rglob("*.cpp"))
-KERNELS = sorted((NATIVE / "isa").glob("*.cpp"))
+KERNELS, SYSTEMS = (sorted(folder.glob("*.cpp")) for folder in (NATIVE / "isa", NATIVE / "isa" / "systems"))
 FLAGS = {
     "baseline": [],
     "avx2": ["-mavx2", "-mfma", "-mf16c"],
@@ -32,11 +32,14 @@ PRODUCTS = {
     "avx512_bf16": [*FLAGS["avx512_bf16"], "-mavx512vnni"],
     "amx": [*FLAGS["avx512_bf16"], "-mavx512vnni", "-mamx-tile", "-mamx-bf16"],
 }
+LAST = NATIVE / "isa" / "avx512_bf16.cpp", NATIVE / "isa" / "systems" / "avx512.cpp"
 # Each takes a quarter of a minute. All flags are among those of the last; what only AVX2 compiles runs in
 # other tests, bit for bit, and few machines run the last.
 COMPILED = [
-    pytest.param(path, id=path.stem, marks=[] if path.stem == "avx512_bf16" else [pytest.mark.slow])
-    for path in KERNELS
+    pytest.param(
+        path, id=str(path.relative_to(NATIVE / "isa")), marks=[] if path in LAST else [pytest.mark.slow]
+    )
+    for path in KERNELS + SYSTEMS
 ]
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Werror"]
 # A weak symbol that the standard library's templates bring in.
@@ -90,7 +93,8 @@ def test_a_kernel_file_exports_its_entry_and_nothing_weak(
 ) -> None:
     symbols = _defined_symbols(tool, kernel_objects(compiler, source))
     assert list(symbols.values()) == ["D"], symbols  # a table of functions
-    assert next(iter(symbols)).startswith(f"fewbits::{source.stem}::kernels")
+    table = "systems" if source in SYSTEMS else "kernels"
+    assert next(iter(symbols)).startswith(f"fewbits::{source.stem}::{table}")
 
 
 @pytest.mark.parametrize("isa", ["avx512_bf16", "amx"])
@@ -153,7 +157,8 @@ def test_every_loop_over_large_arrays_asks_for_memory_ahead(
     """GCC drops calls of functions that only prefetch: large arrays were then rounded at half the speed."""
     asks = _functions_with(r"prefetch\w*|prfm", tool, kernel_objects(compiler, source))
     coded_hop = r"::hop<.*As(Half|Quarter)"
-    for loop in ("::round_vectors<", "::direction_pieces<", coded_hop, "::solve_upper_rows<"):
+    of_systems = "::direction_pieces<", coded_hop, "::solve_upper_rows<"
+    for loop in of_systems if source in SYSTEMS else ["::round_vectors<"]:
         loops = {name for name in asks if re.search(loop, name)}
         assert loops
         assert {name for name in loops if not asks[name]} == set()
@@ -168,7 +173,9 @@ def test_each_source_compiles_without_a_warning(source: Path, name: str) -> None
     compiler = shutil.which(name)
     if compiler is None:
         pytest.skip(f"{name} is not installed")
-    flags = {"isa": FLAGS, "products": PRODUCTS}.get(source.parent.name, {}).get(source.stem, [])
+    flags = {"isa": FLAGS, "systems": FLAGS, "products": PRODUCTS}.get(source.parent.name, {}).get(
+        source.stem, []
+    )
     headers = [nanobind.include_dir(), sysconfig.get_path("include")]
     subprocess.run(
         [
@@ -181,7 +188,8 @@ def test_each_source_compiles_without_a_warning(source: Path, name: str) -> None
 
 
 def test_each_kernel_file_differs_in_its_name_only() -> None:
-    for folder, flags in ((NATIVE / "isa", FLAGS), (NATIVE / "isa" / "products", PRODUCTS)):
+    isa, fewer = NATIVE / "isa", {name: FLAGS[name] for name in ("baseline", "avx2", "avx512")}
+    for folder, flags in ((isa, FLAGS), (isa / "systems", fewer), (isa / "products", PRODUCTS)):
         files = list(folder.glob("*.cpp"))
         assert len({path.read_text().replace(path.stem, "ISA") for path in files}) == 1
         assert {path.stem for path in files} == set(flags)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -162,8 +161,8 @@ def shown(seen: Visit, plot: str) -> dict[str, Any]:
     }
 
 
-def test_filters_hide_points_and_the_front_is_that_of_what_is_left(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
-    seen = visit(browser, tmp_path / "space.html", explore_page(SPACE, fake.PROVENANCE))
+def test_filters_hide_points_and_the_front_is_that_of_what_is_left(browser: Browser) -> None:  # noqa: F811
+    seen = visit(browser, explore_page(SPACE, fake.PROVENANCE))
     seen.settle()
     before = shown(seen, "bits")
     assert len(before["points"]) == len(SPACE.formats) - 1
@@ -186,8 +185,8 @@ def test_filters_hide_points_and_the_front_is_that_of_what_is_left(browser: Brow
     seen.close()
 
 
-def test_a_point_says_what_it_is(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
-    seen = visit(browser, tmp_path / "space.html", explore_page(SPACE, fake.PROVENANCE))
+def test_a_point_says_what_it_is(browser: Browser) -> None:  # noqa: F811
+    seen = visit(browser, explore_page(SPACE, fake.PROVENANCE))
     seen.settle()
     point = seen.page.locator("#bits .scatterlayer .trace >> nth=0 >> path.point").first
     point.scroll_into_view_if_needed()

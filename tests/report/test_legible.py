@@ -19,10 +19,9 @@ CUT = """() => [...document.querySelectorAll('.scroll')].filter(
 
 
 @pytest.fixture(scope="module", params=[(name, width) for name in PAGES for width in WIDTHS], ids=str)
-def opened(browser: Browser, request: Any, tmp_path_factory: Any) -> Iterator[tuple[Visit, int]]:  # noqa: F811
+def opened(browser: Browser, request: Any) -> Iterator[tuple[Visit, int]]:  # noqa: F811
     name, width = request.param
-    path: Path = tmp_path_factory.mktemp("legible") / "page.html"
-    seen = visit(browser, path, PAGES[name](), width=width)
+    seen = visit(browser, PAGES[name](), width=width)
     seen.settle()
     yield seen, width
     seen.close()
@@ -70,8 +69,8 @@ CROSSED = {
 
 
 @pytest.mark.parametrize("crossed", CROSSED)
-def test_texts_that_do_cross_are_seen(browser: Browser, tmp_path: Path, crossed: str) -> None:  # noqa: F811
-    seen = visit(browser, tmp_path / "p.html", PAGES["train"](), width=390)
+def test_texts_that_do_cross_are_seen(browser: Browser, crossed: str) -> None:  # noqa: F811
+    seen = visit(browser, PAGES["train"](), width=390)
     seen.settle()
     assert seen.page.evaluate(LEGIBLE)["crossing"] == []
     seen.page.evaluate(CROSSED[crossed])
@@ -79,8 +78,8 @@ def test_texts_that_do_cross_are_seen(browser: Browser, tmp_path: Path, crossed:
     seen.close()
 
 
-def test_a_broken_word_is_seen(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
-    seen = visit(browser, tmp_path / "p.html", PAGES["train"](), width=390)
+def test_a_broken_word_is_seen(browser: Browser) -> None:  # noqa: F811
+    seen = visit(browser, PAGES["train"](), width=390)
     seen.settle()
     seen.page.add_style_tag(content="tbody th span { word-break: break-all; width: 3em; display: block }")
     assert "muppet" in seen.page.evaluate(LEGIBLE)["broken"]
@@ -90,8 +89,8 @@ def test_a_broken_word_is_seen(browser: Browser, tmp_path: Path) -> None:  # noq
     seen.close()
 
 
-def test_a_card_says_what_each_of_its_numbers_is(browser: Browser, tmp_path: Path) -> None:  # noqa: F811
-    seen = visit(browser, tmp_path / "p.html", PAGES["prune"](), width=400)
+def test_a_card_says_what_each_of_its_numbers_is(browser: Browser) -> None:  # noqa: F811
+    seen = visit(browser, PAGES["prune"](), width=400)
     said = "getComputedStyle(document.querySelector('tbody td:nth-child(3)'), '::before').content"
     assert seen.page.evaluate(said) == '"metric"'
     button = seen.page.locator("table.sortable >> nth=0 >> thead button", has_text="metric")
@@ -103,10 +102,9 @@ def test_a_card_says_what_each_of_its_numbers_is(browser: Browser, tmp_path: Pat
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_each_curve_has_a_stroke_of_its_own_and_a_legend_that_shows_it(
     browser: Browser,  # noqa: F811
-    tmp_path: Path,
     scheme: str,
 ) -> None:
-    seen = visit(browser, tmp_path / "solve.html", PAGES["solve"](), scheme=scheme)
+    seen = visit(browser, PAGES["solve"](), scheme=scheme)
     seen.settle()
     strokes = """paths => paths.map(p => {
       const s = getComputedStyle(p);
