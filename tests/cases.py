@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations
 from typing import Any
 
@@ -126,8 +126,9 @@ def around(numbers: Any) -> Singles:
     return both[np.isfinite(both)].astype(np.float32)
 
 
+@cache
 def telling(element: Element) -> Singles:
-    """Return float32 inputs that can tell one rounding from another.
+    """Return float32 inputs that can tell one rounding from another, made once and read-only.
 
     Every value of the format, every middle between neighbours, all with their float32 neighbours, and what
     lies beyond the ends; shuffled, so that any part of it is a fair sample.
@@ -140,7 +141,9 @@ def telling(element: Element) -> Singles:
     tiny = [0.0, 2.0**-149, 2.0**-126, 1e-30, 1.0, 3e38]
     with np.errstate(over="ignore"):
         x = np.unique(around(np.concatenate([table, middle, beyond, -beyond, tiny])))
-    return np.append(x[np.random.default_rng(0).permutation(x.size)], np.float32(-0.0))
+    shuffled = np.append(x[np.random.default_rng(0).permutation(x.size)], np.float32(-0.0))
+    shuffled.flags.writeable = False
+    return shuffled
 
 
 def blocks(count: int, size: int, seed: int = 0) -> Singles:

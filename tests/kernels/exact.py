@@ -7,7 +7,7 @@ distance exactly.
 
 from bisect import bisect_right
 from fractions import Fraction
-from functools import lru_cache
+from functools import cache
 
 import numpy as np
 
@@ -159,7 +159,7 @@ class Exact:
         return self.codes[-1 if positive else 0]
 
 
-@lru_cache(maxsize=256)
+@cache
 def exact(element: Element) -> Exact:
     """Return the list of values of an element, made once."""
     return Exact(element)

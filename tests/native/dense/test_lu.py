@@ -39,7 +39,7 @@ def excess(a: NDArray[Any], factors: NDArray[Any], exchanges: NDArray[np.int64])
         np.tril(factors, -1).astype(wider) + np.eye(m, n),
         np.triu(factors[:n]).astype(wider),
     )
-    sizes = np.abs(lower).astype(np.float64) @ np.abs(upper).astype(np.float64)  # a bound needs no more digits
+    sizes = np.abs(lower).astype(np.float64) @ np.abs(upper).astype(np.float64)  # enough for a bound
     bound = n * roundoff / (1 - n * roundoff) * sizes
     off = np.abs(permuted - lower @ upper)
     return float(np.where(off == 0, 0.0, off / np.where(bound == 0, 2.0**-1074, bound)).max())
