@@ -80,6 +80,15 @@ def test_a_curvature_that_is_rounding_is_not_refused_whatever_the_size_of_a(size
         cg(np.diag(size * np.r_[np.tile([1.0, 3.0], 9), -1e-3]), np.r_[np.ones(18), 1e-7], maxiter=60)
 
 
+@pytest.mark.parametrize("precision", ["double", "auto", "half"])
+@pytest.mark.parametrize("of_m", [[-1.0, -1.0, -1.0], [1.0, 1.0, -3.0], [0.0, 0.0, 0.0]], ids=str)
+def test_a_preconditioner_that_is_not_positive_definite_is_named(of_m: list[float], precision: str) -> None:
+    a, b = np.diag([1.0, 2.0, 4.0]), np.ones(3)
+    with pytest.raises(DataError, match=r"M is not positive definite: r\^H M r = (-[\d.]+|-?0) for"):
+        cg(a, b, M=np.diag(of_m), precision=precision)
+    assert cg(a, b, M=np.diag([1.0, 1.0, 1e-9]), precision=precision).converged
+
+
 def test_zeros_give_zeros() -> None:
     found = cg(laplacian(1.0, 5), np.zeros(25))
     assert found.converged

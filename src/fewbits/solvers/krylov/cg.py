@@ -18,6 +18,7 @@ from fewbits.solvers.krylov.system import Callback, System, check_symmetric
 from fewbits.solvers.krylov.torch_vectors import TorchVectors
 from fewbits.solvers.operators.adapters import LinearMap
 from fewbits.solvers.operators.cg_vectors import CGVectors
+from fewbits.solvers.operators.operator import Operator
 from fewbits.solvers.operators.vectors import times_power
 from fewbits.solvers.precision import KrylovPrecision
 from fewbits.solvers.solution import Solution
@@ -82,8 +83,8 @@ def cg(
     Raises:
         ArgumentError: shapes that do not fit, an A that is not Hermitian, tensors that require gradients, or
             an option out of range.
-        DataError: NaN or infinity, a direction of negative curvature, as A is not positive definite, or a
-            solution beyond the range of float64.
+        DataError: NaN or infinity, a direction of negative curvature, as A is not positive definite, an M
+            that is not, or a solution beyond the range of float64.
     """
     delta = read_delta(delta)
     if trigger not in ("drop", "deviation"):
@@ -159,6 +160,8 @@ class _Iteration:
             sigma = rz - mixed
             gamma, beta = 1.0, (sigma if sigma > 0 else rz) / before
         problem.finish(vectors.partial_solution())
+        if problem.goes_on and problem.preconditioner is not None:
+            self._refuse_indefinite(problem.preconditioner)
 
     def _load(self) -> tuple[float, float]:
         """Add the partial x to the solution and load the true residual; return r.z and r.p."""
@@ -188,4 +191,16 @@ class _Iteration:
                 f"A is not positive definite: p^H A p = {curvature / length2:.3g} |p|^2 in iteration"
                 f" {len(self.problem.history) + 1}; conjugate gradients need a symmetric positive definite"
                 " matrix, minres a symmetric one"
+            )
+
+    def _refuse_indefinite(self, preconditioner: Operator) -> None:
+        """Raise DataError if r^H M r is negative beyond rounding, which r^H z may be by rounding alone."""
+        a = self.problem.a
+        r = self.problem.b - a.exact(self.problem.y)
+        z = preconditioner.exact(r)
+        product, sizes = a.dot(r, z).real, a.norm(r) * a.norm(z)
+        if product < -FLAT * sizes or sizes == 0:
+            raise DataError(
+                f"M is not positive definite: r^H M r = {product:.3g} for the residual r of iteration"
+                f" {len(self.problem.history)}; conjugate gradients need that"
             )
