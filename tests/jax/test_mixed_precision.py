@@ -14,7 +14,7 @@ equinox = pytest.importorskip("equinox")
 import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
 import fewbits.jax as fj  # noqa: E402
-from fewbits.errors import ArgumentError  # noqa: E402
+from fewbits.errors import ArgumentError, DTypeError  # noqa: E402
 from fewbits.formats import parse  # noqa: E402
 from fewbits.jax.trees import select  # noqa: E402
 
@@ -217,6 +217,19 @@ def test_values_aux_and_keyword_arguments_come_through() -> None:
     assert len(alone) == 4
     value, none, _, wide = fj.filter_value_and_grad(squares, None, dtype=None)(parameters, x)
     assert (value.dtype, none, wide["w"].dtype) == (jnp.float32, None, jnp.float32)
+
+
+@pytest.mark.parametrize("scaling", [None, fj.DynamicLossScaling()], ids=["unscaled", "scaled"])
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.bool_, jnp.complex64])
+def test_a_loss_that_has_no_gradient_is_refused(dtype: Any, scaling: fj.DynamicLossScaling | None) -> None:
+    with pytest.raises(DTypeError, match=f"a loss of {jnp.dtype(dtype)}; expected a real floating-point one"):
+        fj.filter_value_and_grad(lambda w: w.sum().astype(dtype), scaling)(jnp.ones(3))
+
+
+def test_a_loss_that_is_a_number_is_scaled_too() -> None:
+    scaled = fj.DynamicLossScaling().scale(2.0)
+    assert scaled.dtype == jnp.float32
+    assert float(scaled) == 2.0**16
 
 
 def test_small_gradients_survive_by_the_scale_alone() -> None:

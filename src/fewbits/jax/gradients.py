@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
+from fewbits.errors import DTypeError
 from fewbits.jax.loss_scaling import DynamicLossScaling
 from fewbits.jax.trees import Tree, all_finite, cast_tree, combine, partition
 
@@ -59,7 +60,8 @@ def filter_value_and_grad(
     Returns:
         A function of the same arguments that returns ``(value, scaling, finite, gradients)``: the loss, or
         ``(loss, aux)``; the scaling of the next step; whether all gradients are finite; and the gradients, in
-        float32, of the floating-point arrays of the first argument, with None for its other leaves.
+        float32, of the floating-point arrays of the first argument, with None for its other leaves. It raises
+        DTypeError for a loss of integers, which has no gradient, or of complex numbers.
     """
 
     def run(
@@ -73,6 +75,10 @@ def filter_value_and_grad(
             found = function(whole, *some, **named)
             loss, aux = cast(tuple[Array, Aux], found) if has_aux else (cast(Array, found), None)
             loss = jnp.asarray(loss)
+            if not jnp.issubdtype(loss.dtype, jnp.floating):
+                raise DTypeError(
+                    f"the function returns a loss of {loss.dtype}; expected a real floating-point one"
+                )
             return loss.astype(jnp.float32) if scaling is None else scaling.scale(loss), (loss, aux)
 
         gradients: Tree

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
-from jax.typing import DTypeLike
+from jax.typing import ArrayLike, DTypeLike
 
 from fewbits.errors import ArgumentError
 from fewbits.jax.trees import Tree, is_floating, is_narrow
@@ -82,8 +82,9 @@ class DynamicLossScaling:
             smallest=min(1.0, start),
         )
 
-    def scale(self, loss: Array) -> Array:
+    def scale(self, loss: ArrayLike) -> Array:
         """Return a loss times the scale, which is rounded to the dtype of the loss; float32."""
+        loss = jnp.asarray(loss)
         return loss.astype(jnp.float32) * self._entering(loss.dtype)
 
     def unscale(self, gradients: Tree, dtype: DTypeLike = jnp.float32) -> Tree:
