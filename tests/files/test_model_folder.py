@@ -78,12 +78,10 @@ LAYOUT_FORMATS = {
 }
 
 
-def says(folder: Path, told: dict[str, Any], beside: dict[str, Any]) -> None:
+def says(folder: Path, told: dict[str, Any], beside: dict[str, Any], end: str = "_scale_inv") -> None:
     """Let a folder hold FP8 codes with their scales, and words about them."""
-    codes = torch.randn(128, 128).to(torch.float8_e4m3fn)
-    save_file(
-        {"a.weight": codes, "a.weight_scale_inv": torch.full((1, 1), 0.01)}, folder / "model.safetensors"
-    )
+    codes, scales = torch.randn(128, 128).to(torch.float8_e4m3fn), torch.full((1, 1), 0.01)
+    save_file({"a.weight": codes, f"a.weight{end}": scales}, folder / "model.safetensors")
     (folder / "config.json").write_text(json.dumps(CONFIG | told))
     for name, words in beside.items():
         (folder / name).write_text(json.dumps(words))
@@ -110,6 +108,23 @@ def test_codes_of_another_tool_become_no_layout(wide: Path, tmp_path: Path, layo
     with pytest.raises(ArgumentError, match=r"'quantization_config' in .* quantized \(fp8\)"):
         cast(wide, to, format=LAYOUT_FORMATS[layout], layout=layout)
     assert not to.exists()
+
+
+@pytest.mark.parametrize("layout", LAYOUT_FORMATS)
+@pytest.mark.parametrize("end", ["_scale_inv", "_scale"])
+def test_scales_beside_numbers_of_8_bits_say_that_these_are_codes(
+    wide: Path, tmp_path: Path, layout: str | None, end: str
+) -> None:
+    says(wide, {}, {}, end)
+    to = tmp_path / ("narrow.gguf" if layout == "gguf" else "narrow")
+    said = f"'a.weight' holds numbers of 8 bits .F8_E4M3. whose scales are in 'a.weight{end}'"
+    with pytest.raises(ArgumentError, match=said):
+        cast(wide, to, format=LAYOUT_FORMATS[layout], layout=layout)
+    assert not to.exists()
+    with pytest.raises(ArgumentError, match=said):
+        measure_checkpoint(wide, ["mxfp4"])
+    says(wide, {}, {}, ".scale")  # of another module
+    assert measure_checkpoint(wide, ["mxfp4"])
 
 
 @pytest.mark.parametrize("told", [None, {}, {"quant_method": "fewbits"}])

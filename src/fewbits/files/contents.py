@@ -16,6 +16,8 @@ from fewbits.files.model_folder import model_folder
 from fewbits.files.narrow_metadata import KEY, NarrowMetadata, part_problems, read_metadata
 from fewbits.files.narrow_tensor import AnyStoredTensor, StoredNarrowTensor
 
+_SCALES_BESIDE = ("_scale_inv", "_scale")  # behind the name of a weight
+
 
 @dataclass(frozen=True)
 class Contents:
@@ -123,8 +125,8 @@ def ordinary_tensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
 
     Raises:
         DataError: it cannot be read.
-        ArgumentError: it holds narrow tensors, or its folder says that its weights are codes of a method that
-            is not read.
+        ArgumentError: it holds narrow tensors, its folder says that its weights are codes of a method that is
+            not read, or scales lie beside numbers of 8 bits.
     """
     contents = sound_contents(path)
     for tensor in contents.narrow:
@@ -135,7 +137,20 @@ def ordinary_tensors(path: str | os.PathLike[str]) -> tuple[StoredTensor, ...]:
         )
     if contents.layout not in (gguf.NAME, onnx.NAME):  # a file of these says itself what it holds
         refuse_codes(path)
+        _refuse_scaled(path, contents)
     return tuple(tensor for tensor in contents.tensors if isinstance(tensor, StoredTensor))
+
+
+def _refuse_scaled(path: str | os.PathLike[str], contents: Contents) -> None:
+    """Raise ArgumentError if scales of a tensor of 8-bit numbers lie beside it, as those of DeepSeek do."""
+    names = {tensor.name for tensor in contents.tensors}
+    for tensor in contents.tensors:
+        scales = [tensor.name + end for end in _SCALES_BESIDE if tensor.name + end in names]
+        if scales and isinstance(tensor, StoredTensor) and tensor.dtype.startswith("F8_"):
+            raise ArgumentError(
+                f"{path}: {tensor.name!r:.200} holds numbers of 8 bits ({tensor.dtype}) whose scales are in"
+                f" {scales[0]!r:.200}, and would be taken for values; give the model that it was made from"
+            )
 
 
 def refuse_codes(path: str | os.PathLike[str]) -> None:
