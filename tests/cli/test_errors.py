@@ -1,7 +1,10 @@
 """Bad input gives one line on the error stream, exit code 2, and writes nothing."""
 
 import json
+import os
 import struct
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -160,3 +163,36 @@ def test_an_interrupt_exits_with_130(
     monkeypatch.setattr("fewbits.cli.compare._measured", interrupted)
     assert cli.run(["compare"]) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_wrong_instruction_set_is_refused_before_anything_begins(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "from fewbits.cli.main import main; main()"]
+    wrong = os.environ | {"FEWBITS_ISA": "nosuch"}
+    for job in (
+        ["bench", "--task", "digits", "--recipe", "fp32"],
+        ["train", "--task", "digits"],
+        ["formats"],
+    ):
+        done = subprocess.run(
+            [*command, *job],
+            cwd=tmp_path,
+            env=wrong,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(
+            "fewbits: the environment variable FEWBITS_ISA asks for nosuch, which is not"
+        )
+        assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", " ", ","])
+def test_an_empty_alias_is_refused(capsys: pytest.CaptureFixture[str], text: str) -> None:
+    assert cli.run(["--alias", text, "formats"]) == 2
+    assert (
+        capsys.readouterr().err
+        == f"fewbits: --alias {text!r} is empty; give it NAME=FORMAT, or leave it out\n"
+    )

@@ -58,6 +58,34 @@ def test_it_shows_stages_residuals_and_a_page(system: Path, capsys: pytest.Captu
     assert len(stages[0]["history"]) > 1
 
 
+@pytest.mark.parametrize(
+    ("matrix", "right"),
+    [("complex", "complex"), ("complex", "real"), ("real", "complex"), ("hermitian", "none")],
+)
+@pytest.mark.parametrize(
+    "options", [[], ["--compare"], ["--solver", "gmres"], ["--solver", "gcr", "--compare"]], ids=" ".join
+)
+def test_complex_systems_are_solved_as_lapack_solves_them(
+    system: Path, matrix: str, right: str, options: list[str]
+) -> None:
+    rng = np.random.default_rng(1)
+    a = (
+        np.eye(60) * 20
+        + rng.standard_normal((60, 60))
+        + (1j if matrix != "real" else 0) * rng.standard_normal((60, 60))
+    )
+    a = a + a.conj().T if matrix == "hermitian" else a
+    b = rng.standard_normal((60, 1)) + (1j if right == "complex" else 0) * rng.standard_normal((60, 1))
+    mmwrite(
+        system / "A.mtx", sparse.csr_array(a), symmetry="hermitian" if matrix == "hermitian" else "general"
+    )
+    mmwrite(system / "b.mtx", b)
+    given = [str(system / name) for name in ("A.mtx", "b.mtx")[: 1 if right == "none" else 2]]
+    assert run(["solve", *given, "--out", str(system / "x.mtx"), *options]) == 0
+    wanted = np.linalg.solve(a, a @ np.ones(60) if right == "none" else b[:, 0])
+    assert np.allclose(mmread(system / "x.mtx")[:, 0], wanted, rtol=1e-8, atol=1e-9)
+
+
 def test_cholesky_is_assumed_on_request(system: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mmwrite(system / "A.mtx", sparse.csr_array(np.eye(60) + np.ones((60, 60))))
     assert run(["solve", str(system / "A.mtx"), "--assume-a", "pos"]) == 0

@@ -5,6 +5,7 @@ Exit codes: 0 done; 2 the input was wrong; 1 the job failed; 130 interrupted.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -115,7 +116,13 @@ def _root(
 ) -> None:
     """More science with fewer bits: choose, store and invent narrow number formats."""
     given = getattr(context.get_parameter_source("alias"), "name", "")
+    if alias is not None and given != "ENVIRONMENT" and not alias.strip(" \t\n,"):
+        raise ArgumentError(f"--alias {alias!r} is empty; give it NAME=FORMAT, or leave it out")
     define(alias, _ALIASES if given == "ENVIRONMENT" else "--alias")
+    if os.environ.get("FEWBITS_ISA"):  # else a run of hours would end where the first narrow job begins
+        from fewbits.kernels import active_isa
+
+        active_isa()
 
 
 def _fail(message: str, code: int) -> int:

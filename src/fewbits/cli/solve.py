@@ -36,7 +36,9 @@ def solve(
     matrix: Annotated[
         Path | None,
         Reads(),
-        typer.Argument(help="A square .mtx matrix. Default: a random one.", show_default=False),
+        typer.Argument(
+            help="A square .mtx matrix, real or complex. Default: a random one.", show_default=False
+        ),
     ] = None,
     right: Annotated[
         Path | None,
@@ -151,7 +153,7 @@ def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[Line
 
     if matrix is None:
         return random_system() if direct else poisson_system()
-    sparse = read_matrix(matrix)
+    sparse = read_matrix(matrix, complex_too=True)
     rows, columns = sparse.shape
     if rows != columns:
         raise ArgumentError(f"{matrix} is {rows} x {columns}; expected a square matrix")

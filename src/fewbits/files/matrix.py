@@ -16,39 +16,40 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
 
-def read_matrix(path: str | os.PathLike[str]) -> csr_array:
-    """Return a MatrixMarket file as a real sparse matrix.
+def read_matrix(path: str | os.PathLike[str], *, complex_too: bool = False) -> csr_array:
+    """Return a MatrixMarket file as a sparse matrix.
 
     Symmetric and skew-symmetric storage is expanded, integers become float64, an ``array`` file keeps its
     nonzero entries, and entries given twice are added up.
 
     Args:
         path: a ``.mtx`` file, coordinate or array, real or integer.
+        complex_too: whether it may be complex.
 
     Returns:
-        scipy.sparse.csr_array of float64 with sorted indices; every entry is finite.
+        scipy.sparse.csr_array of float64, or complex128, with sorted indices; every entry is finite.
 
     Raises:
-        DataError: the file is missing, damaged, complex, of zeros alone or a pattern without values, or is
-            shorter than its header says.
+        DataError: the file is missing, damaged, complex where it may not be, of zeros alone or a pattern
+            without values, or is shorter than its header says.
     """
-    matrix = _read(Path(path))
+    matrix = _read(Path(path), complex_too)
     if not np.count_nonzero(matrix.data):
         raise DataError(f"{path} holds no nonzero entries; expected at least one")
     return matrix
 
 
-def read_columns(path: str | os.PathLike[str]) -> NDArray[np.float64]:
-    """Return a MatrixMarket file as the columns of a dense array, (n, k); all of it may be zero.
+def read_columns(path: str | os.PathLike[str]) -> NDArray[np.float64 | np.complex128]:
+    """Return a MatrixMarket file as the columns of a dense array, (n, k), complex or not; all may be zero.
 
     Raises:
         DataError: as for :func:`read_matrix`.
     """
-    columns: NDArray[np.float64] = _read(Path(path)).toarray()
+    columns: NDArray[np.float64 | np.complex128] = _read(Path(path), True).toarray()
     return columns
 
 
-def _read(file: Path) -> csr_array:
+def _read(file: Path, complex_too: bool) -> csr_array:
     from scipy import io, sparse
 
     if not file.is_file():
@@ -59,8 +60,10 @@ def _read(file: Path) -> csr_array:
         )
     try:
         text = _text(file)
-        _check_claims(file, len(text), *io.mminfo(BytesIO(text)))
-        matrix = sparse.csr_array(io.mmread(BytesIO(text)), dtype=np.float64)
+        rows, columns, entries, layout, field, symmetry = io.mminfo(BytesIO(text))
+        _check_claims(file, len(text), rows, columns, entries, layout, field, symmetry, complex_too)
+        dtype = np.complex128 if field == "complex" else np.float64
+        matrix = sparse.csr_array(io.mmread(BytesIO(text)), dtype=dtype)
     except (ValueError, OverflowError, OSError, MemoryError) as error:
         if isinstance(error, DataError):
             raise
@@ -85,12 +88,20 @@ def _text(file: Path) -> bytes:
 
 
 def _check_claims(
-    file: Path, size: int, rows: int, columns: int, entries: int, layout: str, field: str, symmetry: str
+    file: Path,
+    size: int,
+    rows: int,
+    columns: int,
+    entries: int,
+    layout: str,
+    field: str,
+    symmetry: str,
+    complex_too: bool,
 ) -> None:
     """Raise DataError for an invalid header, before memory is allocated for it."""
     if field == "pattern":
         raise DataError(f"{file} holds a pattern without values; expected a real matrix")
-    if field == "complex":
+    if field == "complex" and not complex_too:
         raise DataError(
             f"{file} is complex; expected a real matrix: write its real and imaginary parts as two files"
         )
