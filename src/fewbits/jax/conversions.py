@@ -199,6 +199,7 @@ def _lines(x: Array, axis: int) -> Array:
     return jnp.moveaxis(x, axis, -1) if x.ndim else x.reshape(1)
 
 
+@partial(jax.jit, static_argnums=(2, 3, 4))  # traced once for what is packed and what is rounded
 def _parts(
     x: Array, draws: Array | None, format: Format, options: Options, axis: int
 ) -> tuple[Array, Scales]:

@@ -8,6 +8,7 @@ from torch.nn import functional
 
 import fewbits as fb
 from fewbits.formats import CATALOGUE
+from tests import cases
 from tests.tensor.packed import packed
 
 NAMES = ("mxfp4", "nvfp4", "mx6", "int8_tensor", "fp8_e4m3")
@@ -34,9 +35,17 @@ def _fresh() -> None:
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("function", FUNCTIONS.values(), ids=FUNCTIONS)
-@pytest.mark.parametrize("name", NAMES)
-def test_compiled_without_a_break_it_gives_the_same_bits(name: str, function: Function) -> None:
+# Each function meets two of the formats; all by all are slow.
+@pytest.mark.parametrize(
+    ("called", "name"),
+    [
+        pytest.param(called, name, marks=() if (i - j) % len(NAMES) in (0, 2) else pytest.mark.slow)
+        for i, called in enumerate(FUNCTIONS)
+        for j, name in enumerate(NAMES)
+    ],
+)
+def test_compiled_without_a_break_it_gives_the_same_bits(called: str, name: str) -> None:
+    function = FUNCTIONS[called]
     q, x = packed(name, (4, 64)), torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
     compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
     assert torch.equal(compiled(x, q), function(x, q))
@@ -196,15 +205,14 @@ VIEWS: dict[str, Callable[[fb.NarrowTensor], torch.Tensor]] = {
 }
 
 
-@pytest.mark.parametrize("dynamic", [None, True])
-@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("viewed", "name", "dynamic"), cases.pairs(VIEWS, NAMES, [None, True]))
 def test_a_view_that_leaves_the_graph_shares_bytes_and_scales_as_without_one(
-    name: str, view: Callable[[fb.NarrowTensor], fb.NarrowTensor], dynamic: bool | None
+    viewed: str, name: str, dynamic: bool | None
 ) -> None:
+    view = VIEWS[viewed]
     compiled = torch.compile(view, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     for n in (4, 8):
-        q = packed(name, (n, 256)) if view is not VIEWS["view"] else packed(name, (4, 256))
+        q = packed(name, (n, 256)) if viewed != "view" else packed(name, (4, 256))
         found, wanted = compiled(q), view(q)
         assert torch.equal(found, wanted)
         assert found.stride() == wanted.stride()
