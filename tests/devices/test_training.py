@@ -1,6 +1,7 @@
 """Training on a device: prepared models, optimizers and loss scalers wait for nothing."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -122,6 +123,16 @@ def test_steps_are_skipped_without_asking_the_device(
     if optimizer is optim.AdamW:
         counts = [int(device.seen(s["step"])) for s in mine.state.values()]
         assert counts == [s["step"] for s in theirs.state.values()] == [4 - len(overflows)] * len(there)
+
+
+@pytest.mark.parametrize("betas", [(0.0, 0.95), (0.9, 0.0)])
+def test_moments_that_forget_at_once_need_no_correction_where_steps_are_counted_on_the_device(
+    device: FakeDevice, betas: tuple[float, float]
+) -> None:
+    optimizer = partial(optim.AdamW, betas=betas)
+    there, _ = trained("fp16-master", optimizer, device, overflows=(1,))
+    here, _ = trained("fp16-master", optimizer, None, overflows=(1,))
+    assert far(there, here, device) <= 5e-2
 
 
 def test_an_update_that_is_not_taken_back_would_be_seen(

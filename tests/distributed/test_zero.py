@@ -129,6 +129,25 @@ def test_processes_that_deal_out_states_end_with_the_bits_of_those_that_do_not(t
     team(3).run(keeps_the_bits)
 
 
+def means_again(rank: int, size: int) -> None:
+    whole, *_ = plain("fp32", rank, 2)
+    model, zero = dealt("fp32")
+    steps(model, zero, rank, 2)
+    x, y = next(rounds(rank, 1, 5))
+    gradients_of(model, x, y)  # the model drops the old ones, and nobody asks the optimizer to
+    gradients_of(whole, x, y)
+    average_gradients(whole, "fp32")
+    twins = {id(p): q for p, q in zip(model.parameters(), whole.parameters(), strict=True)}
+    means = dict(zero.gradients())
+    assert len(means) == zero.owner.count(rank)
+    for p, mean in means.items():
+        assert torch.equal(mean, twins[id(p)].grad)
+
+
+def test_gradients_after_a_step_are_new_ones(team: Teams) -> None:
+    team(3).run(means_again)
+
+
 def travels_as_held(rank: int, size: int) -> None:
     values = sum(p.numel() for p in model_of("fp32").parameters())
     per_value = {}
