@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 
 import numpy as np
@@ -39,7 +40,7 @@ class LayerCosts:
     sent: Reals  # bytes
     memory: Reals  # bytes
 
-    @property
+    @cached_property
     def seconds(self) -> Reals:
         """Compute and collectives, one after the other."""
         return self.compute + self.link

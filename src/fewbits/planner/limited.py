@@ -153,20 +153,31 @@ def _exchanged(
     now, moves = list(choice), _moves(tables)
     changed = True
     while changed and not within(tables, now, limits):
-        lowered = [_lowered(tables, now, layers, limits, units) for layers in moves]
-        changed = any(lowered) or _lowered_apart(tables, now, limits, units)
+        changed, over = False, _over(tables, now, limits)
+        for layers in moves:
+            if _lowered(tables, now, layers, limits, units, over):
+                changed, over = True, _over(tables, now, limits)
+        changed = changed or _lowered_apart(tables, now, limits, units)
     return tuple(now)
 
 
 def _lowered(
-    tables: Tables, now: list[int], layers: tuple[int, ...], limits: Mapping[str, float], units: Reals
+    tables: Tables,
+    now: list[int],
+    layers: tuple[int, ...],
+    limits: Mapping[str, float],
+    units: Reals,
+    over: Reals,
 ) -> bool:
-    """Choose for one layer or two what is least above the limits beside the others; tell whether it helps."""
+    """Choose for one layer or two what is least above the limits beside the others; tell whether it helps.
+
+    ``over`` is by how much the choice is above them now.
+    """
     if prod(len(tables.options[i].formats) for i in layers) > _LARGEST_MOVE:
         return False
     at = tuple(now[i] for i in layers)
     own = np.stack([_joint(tables, now, layers, name) for name in limits], axis=-1)
-    excess = _excess(_over(tables, now, limits) + own - own[at], units)
+    excess = _excess(over + own - own[at], units)
     best = np.unravel_index(int(np.argmin(excess)), excess.shape)
     if not excess[best] < excess[at] * (1 - 1e-12):
         return False

@@ -32,14 +32,14 @@ class Tables:
 
     def of_layer(self, i: int, weights: Mapping[str, float]) -> Reals:
         """Return the weighted costs of a layer, one for each option."""
-        parts = {
-            "seconds": self.layers[i].seconds,
-            "memory": self.layers[i].memory,
-            "sensitivity": self.sensitivity[i],
-        }
         return sum(
-            (weights[q] * parts[q] for q in QUANTITIES if weights.get(q)), np.zeros(len(parts["memory"]))
+            (weights[q] * self._alone(i, q) for q in QUANTITIES if weights.get(q)),
+            np.zeros(len(self.sensitivity[i])),
         )
+
+    def _alone(self, i: int, quantity: str) -> Reals:
+        found: Reals = self.sensitivity[i] if quantity == "sensitivity" else getattr(self.layers[i], quantity)
+        return found
 
     def of_edge(self, e: int, weights: Mapping[str, float]) -> Reals:
         """Return the weighted costs of an edge, by distinct pieces."""
@@ -49,8 +49,7 @@ class Tables:
 
     def total(self, quantity: str, choice: Sequence[int]) -> float:
         """Return the sum of a quantity over layers and edges."""
-        weights = {quantity: 1.0}
-        found = sum(float(self.of_layer(i, weights)[k]) for i, k in enumerate(choice))
+        found = sum(float(self._alone(i, quantity)[k]) for i, k in enumerate(choice))
         if quantity == "sensitivity":
             return found
         for e, edge in enumerate(self.graph.edges):
