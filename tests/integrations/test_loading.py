@@ -1,6 +1,7 @@
 """Models of Hugging Face from folders with packed weights, judged by dense models with the same weights."""
 
 import copy
+import json
 import warnings
 from pathlib import Path
 from typing import Any
@@ -222,6 +223,36 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     config.unlink()
     with pytest.raises(DataError, match=r"no config\.json"):
         fb.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "changes", "told"),
+    [
+        ("config.json", None, r"config\.json is of no model that transformers has \(OSError"),
+        ("config.json", {"model_type": "other"}, "of no model that transformers has .*model type `other`"),
+        ("config.json", {"hidden_size": "64"}, "of no model that transformers has"),
+        ("config.json", {"architectures": ["LlamaConfig"]}, "has no LlamaConfig"),
+        ("config.json", {"architectures": ["GPT2LMHeadModel"]}, "makes no GPT2LMHeadModel"),
+        ("config.json", {"vocab_size": 50}, r"2 mismatched keys for LlamaForCausalLM, as lm_head\.weight"),
+        ("generation_config.json", None, r"generation_config\.json cannot be read"),
+    ],
+)
+def test_a_configuration_that_is_broken_is_said_in_one_kind_of_error(
+    tmp_path: Path, file: str, changes: dict[str, Any] | None, told: str
+) -> None:
+    config = written(llama(), tmp_path) / file
+    config.write_text("{" if changes is None else json.dumps(json.loads(config.read_text("utf-8")) | changes))
+    with pytest.raises(DataError, match=told):
+        fb.load(config.parent)
+
+
+def test_without_architectures_the_model_is_that_of_its_type(tmp_path: Path) -> None:
+    folder = written(llama().model, tmp_path, exclude=())
+    expected = fb.load(folder)(IDS)[0]
+    told = json.loads((folder / "config.json").read_text("utf-8"))
+    assert told.pop("architectures") == ["LlamaModel"]
+    (folder / "config.json").write_text(json.dumps(told))
+    assert torch.equal(fb.load(folder)(IDS)[0], expected)
 
 
 def test_a_changed_byte_is_an_error_both_ways(tmp_path: Path) -> None:

@@ -23,12 +23,13 @@ def load(
             takes less time with 4- and 8-bit weights on a CPU; see :func:`fewbits.matvec`.
 
     Returns:
-        The model of the configuration's ``architectures``, in eval mode. Narrow weights are NarrowTensors
-        without gradient, where a product or an embedding reads them; all others have the dtype of the
-        files, or where those have several, that of the configuration, as transformers loads them.
+        The model of the configuration's ``architectures``, or without them that of its type without a head,
+        in eval mode. Narrow weights are NarrowTensors without gradient, where a product or an embedding reads
+        them; all others have the dtype of the files, or where those have several, that of the configuration,
+        as transformers loads them.
 
     Raises:
-        DataError: a file cannot be read or is broken, the configuration names no model that transformers has,
+        DataError: a file cannot be read or is broken, the configuration makes no model that transformers has,
             or tensors and model do not fit: all that are too many or too few are counted, the first is named.
         ArgumentError: no such activation, or no layer to round for.
         MissingDependencyError: transformers is not installed.
