@@ -474,6 +474,28 @@ def test_every_scale_byte_of_nvfp4_is_read_as_the_package_reads_it(tmp_path: Pat
     assert zero.tolist() == [0x00, 0x7F, 0x80]
 
 
+@pytest.mark.parametrize("counts", [4, [4, 4], [4, 2], None])
+def test_rows_of_heads_come_back_also_where_each_layer_has_a_count(tmp_path: Path, counts: Any) -> None:
+    """llama.cpp takes one count for all layers, or one for each of them."""
+    wide = torch.arange(16 * 32, dtype=torch.float32).reshape(16, 32)
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_block_count(2)
+    if counts is not None:
+        writer.add_head_count(counts)
+    for i in range(2):
+        writer.add_tensor(f"blk.{i}.attn_q.weight", interleaved(wide, 4).numpy())
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    if counts in (4, [4, 4]):
+        restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
+        assert all(torch.equal(x, wide) for x in load_file(tmp_path / "back.safetensors").values())
+    else:
+        with pytest.raises(DataError, match=r"q_proj.weight' has 16 rows in the order of heads"):
+            restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
+
+
 def test_a_type_that_is_not_read_is_told_and_not_restored(tmp_path: Path) -> None:
     file = by_their_writer(tmp_path / "model.gguf", ["MXFP4", "Q5_K"])
     (problem,) = inspect(file).problems
@@ -489,6 +511,16 @@ def test_a_type_that_is_not_read_is_told_and_not_restored(tmp_path: Path) -> Non
         ({"model_type": "gemma3"}, {}, "has no model_type 'gemma3'; it has llama, mistral, qwen2"),
         ({"rope_parameters": {"rope_type": "llama3"}}, {}, "no rotary positions of type 'llama3'"),
         ({"num_hidden_layers": None}, {}, "num_hidden_layers=None; layout='gguf' needs a count"),
+        ({"num_attention_heads": "4"}, {}, "num_attention_heads='4'; layout='gguf' needs a count"),
+        ({"num_key_value_heads": -2}, {}, "num_key_value_heads=-2; layout='gguf' needs a count"),
+        ({"head_dim": "16"}, {}, "head_dim='16'; layout='gguf' needs a count"),
+        ({"rms_norm_eps": None}, {}, "rms_norm_eps=None; layout='gguf' needs a number"),
+        ({"rope_parameters": {"rope_theta": [1]}}, {}, r"rope_theta=\[1\]; layout='gguf' needs a number"),
+        (
+            {"hidden_act": "gelu"},
+            {},
+            "hidden_act='gelu', and llama.cpp computes silu in models of type llama",
+        ),
         ({}, {"format": FORMATS["TQ2_0"], "exclude": ["*down*"]}, "rows of 64 values, and TQ2_0 in layout"),
         ({}, {"destination": "model"}, "is no .gguf file by its name"),
     ],

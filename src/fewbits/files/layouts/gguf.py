@@ -24,6 +24,7 @@ from fewbits.files.layouts.gguf_model import (
     architecture,
     blocks_of,
     gguf_names,
+    heads_of,
     model_names,
 )
 from fewbits.files.layouts.layout import Layout, Reading, Request, folder_of, is_linear, package, with_scale
@@ -72,12 +73,10 @@ class _Rows:
 
 
 def _rows(name: str, shape: tuple[int, ...], arch: Architecture, config: Mapping[str, Any]) -> _Rows:
-    heads = 0
-    if arch.permuted and ".q_proj." in name:
-        heads = config.get("num_attention_heads") or 0
-    elif arch.permuted and ".k_proj." in name:
-        heads = config.get("num_key_value_heads") or config.get("num_attention_heads") or 0
-    if heads and shape[0] % (2 * heads):
+    if not arch.permuted or not (".q_proj." in name or ".k_proj." in name):
+        return _Rows(0, shape[0])
+    heads = heads_of(config)[".k_proj." in name]
+    if shape[0] % (2 * heads):
         raise ArgumentError(f"{name!r:.200} has {shape[0]} rows, which are not {heads} heads of an even size")
     return _Rows(heads, shape[0])
 
@@ -288,8 +287,11 @@ def read_file(path: Path) -> tuple[list[StoredTensor], Reading]:
             continue
         try:
             rows = _rows(name, shape, arch, config)
-        except ArgumentError as error:
-            problems.append(str(error))
+        except ArgumentError:
+            problems.append(
+                f"tensor {name!r:.200} has {shape[0]} rows in the order of heads, and the file has no count"
+                " of heads for all layers that fits them, which is not read"
+            )
             continue
         is_row = len(shape) == 1 and rows.heads > 0
         width = 1 if is_row else shape[-1] // kind.values
@@ -348,8 +350,10 @@ def _model_of(reader: GGUFReader) -> tuple[dict[str, str], Architecture, dict[st
     there = gguf_names(known.name, blocks, model_names(known, blocks))
     keys = {"num_attention_heads": "attention.head_count", "num_key_value_heads": "attention.head_count_kv"}
     counts = {key: told(f"{arch}.{name}") for key, name in keys.items()}
-    config = {key: count for key, count in counts.items() if isinstance(count, int) and count > 0}
-    return {name: own for own, name in there.items()}, known, config
+    for key, count in counts.items():  # which may be one for each layer
+        if isinstance(count, list) and len(set(count)) == 1:
+            counts[key] = count[0]
+    return {name: own for own, name in there.items()}, known, counts
 
 
 def read(folder: ModelFolder | None, tensors: Mapping[str, StoredTensor]) -> Reading | None:

@@ -26,6 +26,7 @@ class Architecture(NamedTuple):
         "self_attn.v_proj", "self_attn.o_proj", "self_attn.q_norm", "self_attn.k_norm", "mlp.gate_proj",
         "mlp.up_proj", "mlp.down_proj", "post_feedforward_layernorm",
     )  # fmt: skip
+    activations: tuple[str, ...] = ("silu", "swish")  # names of the one that llama.cpp computes
 
 
 # By the ``model_type`` of the config. Others change values or shapes, as llama.cpp's own converter does.
@@ -50,6 +51,7 @@ ARCHITECTURES = {
             "mlp.c_fc",
             "mlp.c_proj",
         ),
+        ("gelu_pytorch_tanh", "gelu_new"),
     ),
 }
 # Whose layers attend to a window unless it is null, and what it is where the config has none.
@@ -67,7 +69,7 @@ def architecture(folder: ModelFolder) -> Architecture:
     """Return the architecture of a model.
 
     Raises:
-        ArgumentError: it is none that this layout has, or its positions are scaled.
+        ArgumentError: it is none that this layout has, or its positions or its activation are other ones.
     """
     kind = folder.config.get("model_type")
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
@@ -81,7 +83,25 @@ def architecture(folder: ModelFolder) -> Architecture:
             f"layout='gguf' has no rotary positions of type {rope.get('rope_type', rope.get('type'))!r:.60};"
             " it has default: convert the model with the converter of llama.cpp"
         )
-    return ARCHITECTURES[kind]
+    arch = ARCHITECTURES[kind]
+    activation = folder.config.get("hidden_act", arch.activations[0])
+    if activation not in arch.activations:  # which no file says: llama.cpp would compute its own
+        raise ArgumentError(
+            f"config.json has hidden_act={activation!r:.60}, and llama.cpp computes {arch.activations[0]} in"
+            f" models of type {kind}; no layout of weights can change that"
+        )
+    return arch
+
+
+def heads_of(config: Mapping[str, Any]) -> tuple[int, int]:
+    """Return how many heads queries have, and keys and values.
+
+    Raises:
+        ArgumentError: config.json has no count there.
+    """
+    heads = _size(config, "num_attention_heads")
+    is_told = config.get("num_key_value_heads") is not None
+    return heads, _size(config, "num_key_value_heads") if is_told else heads
 
 
 def _rope(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -113,23 +133,23 @@ def add_metadata(writer: GGUFWriter, folder: ModelFolder, arch: Architecture) ->
         ArgumentError: the config lacks a size, or the tokenizer is of a kind that is not written.
     """
     config = folder.config
-    heads, width = _size(config, "num_attention_heads"), _size(config, "hidden_size")
-    head = config.get("head_dim") or width // heads
+    (heads, of_keys), width = heads_of(config), _size(config, "hidden_size")
+    head = width // heads if config.get("head_dim") is None else _size(config, "head_dim")
     writer.add_name(folder.path.resolve().name)
     writer.add_context_length(_context(config))
     writer.add_embedding_length(width)
     writer.add_block_count(_size(config, "num_hidden_layers"))
     writer.add_feed_forward_length(_size(config, "intermediate_size"))
     writer.add_head_count(heads)
-    writer.add_head_count_kv(config.get("num_key_value_heads") or heads)
+    writer.add_head_count_kv(of_keys)
     writer.add_key_length(head)
     writer.add_value_length(head)
     writer.add_rope_dimension_count(head)
-    writer.add_rope_freq_base(float(_rope(config).get("rope_theta", config.get("rope_theta", 10000.0))))
+    writer.add_rope_freq_base(_number({**config, **_rope(config)}, "rope_theta", 10000.0))
     if arch.epsilon == "rms_norm_eps":
-        writer.add_layer_norm_rms_eps(float(config.get(arch.epsilon, 1e-6)))
+        writer.add_layer_norm_rms_eps(_number(config, arch.epsilon, 1e-6))
     else:
-        writer.add_layer_norm_eps(float(config.get(arch.epsilon, 1e-5)))
+        writer.add_layer_norm_eps(_number(config, arch.epsilon, 1e-5))
     writer.add_vocab_size(_size(config, "vocab_size"))
     _add_tokenizer(writer, folder.path, _size(config, "vocab_size"))
 
@@ -149,9 +169,16 @@ def _context(config: Mapping[str, Any]) -> int:
 
 def _size(config: Mapping[str, Any], key: str) -> int:
     value = config.get(key)
-    if not isinstance(value, int) or value < 1:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**31:
         raise ArgumentError(f"config.json has {key}={value!r:.60}; layout='gguf' needs a count there")
     return value
+
+
+def _number(config: Mapping[str, Any], key: str, default: float) -> float:
+    value = config.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
+        raise ArgumentError(f"config.json has {key}={value!r:.60}; layout='gguf' needs a number there")
+    return float(value)
 
 
 def blocks_of(folder: ModelFolder) -> int:
