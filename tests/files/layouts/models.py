@@ -29,6 +29,27 @@ def saved_llama(folder: Path, **changes: Any) -> Path:
     return folder
 
 
+def saved_llava(folder: Path) -> Path:
+    """Save a Llava, whose modules transformers names otherwise than the file does."""
+    from transformers import CLIPVisionConfig, LlamaConfig, LlavaConfig, LlavaForConditionalGeneration
+
+    torch.manual_seed(0)
+    sight = SIZES | {"num_hidden_layers": 1, "image_size": 32, "patch_size": 16}
+    config = LlavaConfig(text_config=LlamaConfig(**SIZES), vision_config=CLIPVisionConfig(**sight))
+    LlavaForConditionalGeneration(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
+def saved_mixtral(folder: Path) -> Path:
+    """Save a Mixtral, whose experts transformers makes one parameter of."""
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(0)
+    config = MixtralConfig(**SIZES, num_local_experts=3, num_experts_per_tok=2)
+    MixtralForCausalLM(config).to(torch.bfloat16).save_pretrained(folder)
+    return folder
+
+
 def loaded(folder: Path, **choices: Any) -> Any:
     """Load a model as its users do; every tensor of it has to be there, and no other."""
     from transformers import AutoModelForCausalLM

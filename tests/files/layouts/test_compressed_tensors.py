@@ -13,7 +13,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, inspect, restore
 from fewbits.files import load_file as load_narrow
-from tests.files.layouts.models import SIZES, loaded, logits, saved_llama, with_weights
+from tests.files.layouts.models import SIZES, loaded, logits, saved_llama, saved_llava, with_weights
 
 pytest.importorskip("compressed_tensors")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -119,6 +119,19 @@ def test_several_formats_in_one_folder_load(llama: Path, tmp_path: Path) -> None
     assert torch.equal(
         restored["model.layers.1.mlp.gate_proj.weight"], wide["model.layers.1.mlp.gate_proj.weight"]
     )
+
+
+@pytest.mark.parametrize("choices", [{"exclude": ["*vision*"]}, {"map": {"*down_proj*": "int8_channel"}}])
+def test_modules_that_transformers_names_otherwise_load_as_they_are(tmp_path: Path, choices: Any) -> None:
+    from transformers import AutoModelForImageTextToText as Auto
+
+    wide = saved_llava(tmp_path / "wide")
+    narrow = written(wide, tmp_path, "mxfp4", **choices)
+    model, told = Auto.from_pretrained(narrow, output_loading_info=True)
+    assert not told["missing_keys"]
+    assert not told["unexpected_keys"]
+    restore(narrow, tmp_path / "twin")
+    assert torch.equal(logits(model), logits(Auto.from_pretrained(tmp_path / "twin")))
 
 
 ARGUMENTS = {  # of the weights, as the package's own presets have them

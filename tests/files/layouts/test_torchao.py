@@ -13,7 +13,7 @@ import fewbits as fb
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, inspect, restore
 from fewbits.files import load_file as load_narrow
-from tests.files.layouts.models import loaded, logits, saved_llama, with_weights
+from tests.files.layouts.models import loaded, logits, saved_llama, saved_llava, saved_mixtral, with_weights
 
 pytest.importorskip("torchao", minversion="0.18")
 pytest.importorskip("transformers")
@@ -242,3 +242,19 @@ def test_without_the_package_or_with_one_that_is_too_old_the_layout_is_refused_b
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ImportError, match=r"needs the package torchao.* 'fewbits\[export\]'"):
         written(llama, tmp_path)
+
+
+def test_weights_that_transformers_renames_or_merges_are_refused_by_name(tmp_path: Path) -> None:
+    """Under names of the file it loads neither: experts would be drawn at random."""
+    with pytest.raises(ArgumentError, match=r"'language_model\.model\..* is 'model\.language_model\.layers"):
+        written(saved_llava(tmp_path / "llava"), tmp_path, "int8_channel")
+    mixtral = saved_mixtral(tmp_path / "mixtral")
+    with pytest.raises(
+        ArgumentError, match=r"experts\.0\.w.\.weight' is a part of 'model\.layers\.0\.mlp\.exp"
+    ):
+        written(mixtral, tmp_path, "int8_channel")
+    assert not (tmp_path / "narrow").exists()
+    narrow = written(mixtral, tmp_path, "int8_channel", exclude=["*.experts.*"])
+    restore(narrow, tmp_path / "back")
+    model, expected = loaded(narrow), logits(loaded(tmp_path / "back"))
+    torch.testing.assert_close(logits(model).float(), expected.float(), rtol=0.05, atol=0.01)

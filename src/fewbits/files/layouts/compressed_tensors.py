@@ -32,6 +32,7 @@ from fewbits.files.layouts.layout import (
 )
 from fewbits.files.model_folder import CONFIG, ModelFolder
 from fewbits.files.narrow_tensor import StoredNarrowTensor, TranslatedPart
+from fewbits.files.places import places_in
 from fewbits.files.safetensors_header import HeaderEntry, width
 from fewbits.formats import CATALOGUE, Block, Fixed, Format
 
@@ -188,15 +189,23 @@ def _config(folder: ModelFolder, request: Request) -> str:
     for name, becomes in request.becomes.items():
         modules.setdefault(becomes.format, []).append(name.removesuffix(".weight"))
     several = len(modules) > 1
+    at = places_in(folder, [t.name for t in request.tensors])
+
+    def both(names: list[str]) -> list[str]:
+        """Return the names of modules in files, and those that transformers gives them."""
+        there = [at[f"{m}.weight"] for m in names if f"{m}.weight" in at]
+        renamed = [place.name.removesuffix(".weight") for place in there if place.pattern is None]
+        return list(dict.fromkeys([*names, *renamed]))
+
     groups = {
-        f"group_{i}": _group(fmt, [f"re:^{re.escape(m)}$" for m in names] if several else ["Linear"])
+        f"group_{i}": _group(fmt, [f"re:^{re.escape(m)}$" for m in both(names)] if several else ["Linear"])
         for i, (fmt, names) in enumerate(modules.items())
     }
     told = QuantizationConfig(
         config_groups=dict(groups),
         format="mixed-precision" if several else _scheme(next(iter(modules))).compression,
         quantization_status="compressed",  # without it the weights would be drawn at random
-        ignore=left_wide(request),
+        ignore=both(left_wide(request)),
     )
     with tempfile.TemporaryDirectory() as place:
         # Weights are dequantized to BF16, so a model of another dtype would fail in its first product.

@@ -32,6 +32,7 @@ from fewbits.files.layouts.layout import (
 )
 from fewbits.files.model_folder import CONFIG, ModelFolder
 from fewbits.files.narrow_tensor import StoredNarrowTensor, TranslatedPart
+from fewbits.files.places import places_in
 from fewbits.files.safetensors_header import HeaderEntry, width
 from fewbits.formats import CATALOGUE, Block, Fixed, Format
 from fewbits.versions import release
@@ -89,8 +90,8 @@ def write(request: Request) -> Plan:
     """Plan a folder whose headers describe each tensor.
 
     Raises:
-        ArgumentError: the source is no folder with a config, a row is not whole blocks, or a tensor has a
-            name without a dot, which the package does not read.
+        ArgumentError: the source is no folder with a config, a row is not whole blocks, a tensor has a name
+            without a dot, which the package does not read, or transformers gives it another or merges it.
         MissingDependencyError: torchao or transformers is not installed.
     """
     for needed in (NAME, "transformers"):
@@ -103,6 +104,13 @@ def write(request: Request) -> Plan:
             raise ArgumentError(
                 f"{tensor.name!r:.200} has no dot in its name, and {NAME} reads names of modules alone;"
                 " rename it, or leave it out"
+            )
+    for name, place in places_in(folder, request.becomes).items():
+        if place.name != name:  # the package finds the class of a weight by its name in the model
+            is_part = "a part of " if place.pattern else ""
+            raise ArgumentError(
+                f"{name!r:.200} is {is_part}{place.name!r:.200} in transformers, and layout={NAME!r} has"
+                " weights under their own names alone; name it in `exclude`"
             )
     with_outer = [t for t in request.tensors if t.name in request.becomes]
     with_outer = [t for t in with_outer if request.becomes[t.name].format.groups.outer is not None]

@@ -17,7 +17,8 @@ from transformers.conversion_mapping import get_model_conversion_mapping
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files import load_file
 from fewbits.files.contents import sound_contents
-from fewbits.integrations.transformers.places import places, read_experts_packed, stays_packed
+from fewbits.files.places import places
+from fewbits.integrations.transformers.places import read_experts_packed, stays_packed
 from fewbits.nn.layers.rounded_input import check_activation, round_inputs
 from fewbits.tensor import NarrowTensor
 
@@ -34,7 +35,7 @@ def from_folder(
             " from, or use fewbits.files.load_file for the tensors alone"
         )
     with _said_of(folder, "config.json is of no model that transformers has"):
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     config.__dict__.pop("quantization_config", None)  # the files say it themselves
     state, kind = load_file(folder), _class_of(config, folder)
     dtype = _wide_dtype(state)

@@ -20,8 +20,9 @@ from fewbits.files.checkpoint import StoredTensor, counting_order
 from fewbits.files.contents import sound_contents
 from fewbits.files.model_folder import METHOD
 from fewbits.files.narrow_tensor import StoredNarrowTensor
+from fewbits.files.places import Place, places
 from fewbits.files.tensors import assembled, check
-from fewbits.integrations.transformers.places import Place, places, read_experts_packed, stays_packed
+from fewbits.integrations.transformers.places import read_experts_packed, stays_packed
 from fewbits.tensor import NarrowTensor
 
 
