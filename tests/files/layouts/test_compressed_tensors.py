@@ -308,6 +308,26 @@ def test_a_model_that_the_package_wrote_is_read(llama: Path, tmp_path: Path) -> 
     assert not torch.equal(restored[f"{UP}.weight"], wide[f"{UP}.weight"])
 
 
+def test_weights_turned_against_what_layers_compute_are_not_taken_for_the_models(
+    llama: Path, tmp_path: Path
+) -> None:
+    """A transform between weights alone leaves the model what it was, and so does one of queries and keys."""
+    from compressed_tensors.transform import TransformConfig
+    from compressed_tensors.transform.transform_args import TransformLocation
+
+    narrow, refused = written(llama, tmp_path), []
+    for location in TransformLocation:
+        apply = [{"targets": ["Linear"], "location": location}]
+        told = TransformConfig(config_groups={"R": {"type": "hadamard", "apply": apply}})
+        rewrite_config(narrow, transform_config=told.model_dump(mode="json"))
+        if any("'transform_config'" in problem for problem in inspect(narrow).problems):
+            refused.append(location.value)
+            with pytest.raises(DataError, match=f"turns each {location.value} of layers as they run"):
+                back(narrow)
+    assert refused == ["input", "output"]
+    assert not (tmp_path / "back").exists()
+
+
 def test_a_narrow_folder_loads_into_narrow_tensors_and_is_not_cast_again(llama: Path, tmp_path: Path) -> None:
     narrow = written(llama, tmp_path, "nvfp4", map={"*up_proj*": INT4_32})
     tensors, restored = load_narrow(narrow), back(narrow)

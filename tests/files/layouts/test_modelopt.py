@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fewbits as fb
-from fewbits.errors import ArgumentError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, inspect, restore
 from fewbits.files import load_file as load_narrow
 from tests.files.layouts.models import saved_llama
@@ -111,6 +111,20 @@ def test_scales_of_activations_stay(llama: Path, tmp_path: Path) -> None:
     save_file(tensors, narrow / "model.safetensors", {"format": "pt"})
     restore(narrow, tmp_path / "back")
     assert UP.replace("weight", "input_scale") in load_file(tmp_path / "back" / "model.safetensors")
+
+
+def test_weights_for_inputs_of_another_scale_are_not_taken_for_the_models(
+    llama: Path, tmp_path: Path
+) -> None:
+    """AWQ divides a weight by what its inputs are multiplied by as the model runs."""
+    narrow = written(llama, tmp_path)
+    tensors = load_file(narrow / "model.safetensors")
+    tensors[UP.replace("weight", "pre_quant_scale")] = torch.full((64,), 0.5)
+    save_file(tensors, narrow / "model.safetensors", {"format": "pt"})
+    assert len(inspect(narrow).problems) == 1
+    with pytest.raises(DataError, match=r"up_proj\.weight': its inputs are multiplied by 'pre_quant_scale'"):
+        restore(narrow, tmp_path / "back")
+    assert not (tmp_path / "back").exists()
 
 
 def test_what_has_no_place_is_refused_by_name(llama: Path, tmp_path: Path) -> None:

@@ -254,7 +254,21 @@ def read(folder: ModelFolder | None, tensors: Mapping[str, StoredTensor]) -> Rea
             narrow.append(_narrow(module, leaves, folder.dtype))
         except DataError as error:
             problems.append(f"tensor {module + 'weight'!r:.200}: {error}")
-    return Reading(tuple(narrow), frozenset(claimed), tuple(problems))
+    return Reading(tuple(narrow), frozenset(claimed), (*_turned(folder), *problems))
+
+
+def _turned(folder: ModelFolder) -> list[str]:
+    """Return what is wrong with weights that are the model's under other inputs or outputs alone."""
+    told = folder.quantization.get("transform_config")
+    groups = told.get("config_groups") if isinstance(told, dict) else None
+    schemes = groups.values() if isinstance(groups, dict) else ()
+    uses = [use for scheme in schemes if isinstance(scheme, dict) for use in scheme.get("apply") or ()]
+    online = {str(use.get("location")) for use in uses if isinstance(use, dict)} & {"input", "output"}
+    return [
+        f"'transform_config' in {CONFIG} turns each {place} of layers as they run, whose weights are turned"
+        " against it, which is not read; give the model that it was made from"
+        for place in sorted(online)
+    ]
 
 
 def _narrow(module: str, leaves: Mapping[str, StoredTensor], dtype: str) -> StoredNarrowTensor:

@@ -32,6 +32,7 @@ OWN_CONFIG = "hf_quant_config.json"
 _PRODUCER = {"name": "modelopt", "version": "0.47.0"}  # whose layout it is, by which programs know it
 _NVFP4 = CATALOGUE["nvfp4"].format
 _ENDS = {"codes": "", "scales": "_scale", "outer": "_scale_2"}  # after the name of the weight
+_INPUTS = "pre_quant_scale"  # of AWQ: what inputs are multiplied by, and weights were divided by
 _DTYPES = {"codes": "U8", "scales": "F8_E4M3", "outer": "F32"}
 
 
@@ -82,7 +83,7 @@ def _entries(becomes: TensorLayout) -> dict[str, HeaderEntry]:
 def read(folder: ModelFolder | None, tensors: Mapping[str, StoredTensor]) -> Reading | None:
     """Find the narrow tensors of a folder whose config, or the tool's own file, says that they are its.
 
-    Scales of activations stay ordinary tensors.
+    Scales of activations stay ordinary tensors; those of AWQ, which change the weights too, are a problem.
     """
     if folder is None or not _is_own(folder):
         return None
@@ -108,6 +109,11 @@ def _is_own(folder: ModelFolder) -> bool:
 
 def _narrow(name: str, tensors: Mapping[str, StoredTensor], dtype: str) -> StoredNarrowTensor:
     codes = tensors[name]
+    if name.removesuffix("weight") + _INPUTS in tensors:
+        raise DataError(
+            f"its inputs are multiplied by {_INPUTS!r}, and it was divided by that, which is not read;"
+            " give the model that it was made from"
+        )
     if codes.dtype != "U8" or len(codes.shape) != 2:
         raise DataError(f"it is {codes.dtype} {list(codes.shape)!s:.100}; expected NVFP4, as U8 of two axes")
     becomes = TensorLayout(_NVFP4, (codes.shape[0], 2 * codes.shape[1]), 1, dtype)
