@@ -104,6 +104,22 @@ def test_it_gives_the_bits_of_the_definition_itself(fmt: Format) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["nvfp4", "vsq6"])
+def test_an_outer_scale_that_is_no_number_makes_values_that_are_none(name: str, dtype: torch.dtype) -> None:
+    q = fb.quantize(torch.tensor([[1.5, -3.0, 0.0] * 11]), name)
+    within = fb.NarrowTensor.from_parts(
+        q.codes, q.scales, None, torch.ones(1, 1), format=q.format, shape=(1, 33), axis=1, dtype=torch.float64
+    ).dense()
+    for outer in (torch.inf, -torch.inf, torch.nan):
+        assert q.outer is not None
+        parts = (q.codes, q.scales, None, torch.full_like(q.outer, outer))
+        found = portable.dequantize(parts, q.format, (1, 33), 1, dtype)
+        # Zero times infinity is NaN in IEEE 754-2019, section 7.2.
+        torch.testing.assert_close(found, (within * outer).to(dtype), rtol=0, atol=0, equal_nan=True)
+        assert not found.isfinite().any()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(
     "text",
     [

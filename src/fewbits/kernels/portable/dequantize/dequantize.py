@@ -16,10 +16,10 @@ from fewbits.formats.format import Size
 from fewbits.kernels.bits.layout import groups, moved
 from fewbits.kernels.portable.values.blocks import cut
 from fewbits.kernels.portable.values.elements import decode
-from fewbits.kernels.portable.values.floats import of_bits, single, widened
+from fewbits.kernels.portable.values.floats import SINGLE, of_bits, single
 from fewbits.kernels.portable.values.packing import unpack
 from fewbits.kernels.portable.values.pieces import in_pieces
-from fewbits.kernels.portable.values.scales import multiplier
+from fewbits.kernels.portable.values.scales import multiplier, wide
 
 Tensor = torch.Tensor
 
@@ -59,7 +59,7 @@ def dequantize(
         whole = None
         if outer is not None and format.groups.outer is not None:
             size = format.groups.outer.size
-            whole = where.of_shared(lines(widened(outer.view(torch.int32)), size), size)
+            whole = where.of_shared(lines(wide(outer.view(torch.int32), SINGLE), size), size)
         times = multiplier(scaling, codes_of_scales, numbers(shifts, format.groups.shifts), whole)
     return where.values(in_pieces(valued, elements, (times,), dtype)).reshape(shape).contiguous()
 
