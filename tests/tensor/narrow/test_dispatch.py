@@ -198,6 +198,24 @@ def test_an_operation_on_values_refuses_by_name_and_says_what_to_do(use: Use, na
             use(packed("mxfp4", (2, 32)))
 
 
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda of, q: of[q],
+        lambda of, q: of[:, q],
+        lambda of, q: of.index_select(0, q[0]),
+        lambda of, q: torch.nn.functional.embedding(q, of),
+    ],
+)
+def test_a_packed_index_is_refused(use: Callable[[torch.Tensor, fb.NarrowTensor], object]) -> None:
+    q = packed("mxfp4", (2, 32))
+    for of in (torch.ones(2, 32), q):
+        with pytest.raises(
+            ArgumentError, match=r"^NarrowTensor.* as an index; expected an ordinary tensor of"
+        ):
+            use(of, q)
+
+
 def test_the_sum_of_no_values_is_that_of_torch() -> None:
     for dtype in (None, torch.float64):
         found, wanted = (

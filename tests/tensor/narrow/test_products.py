@@ -393,6 +393,19 @@ def test_attention_to_packed_keys_and_values_is_that_of_their_values(masked: str
         torch.testing.assert_close(found, wanted)
 
 
+def test_a_packed_mask_of_attention_counts_by_its_values() -> None:
+    generator = torch.Generator().manual_seed(1)
+    shapes = ((1, 1, 5, 32), (1, 1, 6, 32), (5, 6))
+    query, keys, mask = (torch.randn(shape, generator=generator) for shape in shapes)
+    added = fb.quantize(mask, "mxfp4")
+    for held in (keys, fb.quantize(keys, "mxfp8_e4m3")):
+        found = functional.scaled_dot_product_attention(query, held, keys, attn_mask=added)
+        plain = held.dequantize() if held is not keys else keys
+        score = query.double() @ plain.double().mT / 32**0.5 + added.dequantize().double()
+        wanted = score.softmax(-1) @ keys.double()
+        torch.testing.assert_close(found.double(), wanted, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("masked", ["", "mask"])
 @pytest.mark.parametrize("shape", [(2, 4, 0, 64), (0, 4, 3, 64)])
 def test_attention_to_an_empty_cache_is_that_of_no_values(shape: tuple[int, ...], masked: str) -> None:

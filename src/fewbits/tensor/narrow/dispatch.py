@@ -110,9 +110,15 @@ def _attention(attend: Callable[..., Any]) -> Callable[..., Any]:
     """Return attention of tensors of which some are packed, as held keys and values are: of their values."""
 
     def attended(*tensors: Any, **options: Any) -> Any:
-        return attend(*(x.dense() if isinstance(x, NarrowTensor) else x for x in tensors), **options)
+        # A mask comes by its name.
+        named = {name: _values(x) for name, x in options.items()}
+        return attend(*map(_values, tensors), **named)
 
     return attended
+
+
+def _values(x: Any) -> Any:
+    return x.dense() if isinstance(x, NarrowTensor) else x
 
 
 def _sum(q: NarrowTensor, **options: Any) -> torch.Tensor:

@@ -85,6 +85,7 @@ def gather(q: NarrowTensor, dim: int, index: torch.Tensor) -> NarrowTensor:
 
 def index_select(q: NarrowTensor, dim: int, index: torch.Tensor) -> NarrowTensor:
     """Return a copy of ``q`` at the places along ``dim`` that a vector of integers from 0 up names."""
+    _check_index(index)
     dim = _beside_blocks(q, dim, "an index tensor")
     shape = [*q.shape[:dim], index.numel(), *q.shape[dim + 1 :]]
     # torch refuses for each part what it refuses for a tensor: other dtypes and shapes, places out of range.
@@ -93,6 +94,7 @@ def index_select(q: NarrowTensor, dim: int, index: torch.Tensor) -> NarrowTensor
 
 def rows(q: NarrowTensor, indices: torch.Tensor) -> NarrowTensor:
     """Return a copy of the rows of a matrix that integers from 0 up name, in a tensor of any shape."""
+    _check_index(indices)
     _beside_blocks(q, 0, "an index tensor")
     shape = [*indices.shape, q.shape[-1]]
     return per_line(q, shape, indices.ndim, lambda part: torch.embedding(part, indices), copies=True)
@@ -101,6 +103,7 @@ def rows(q: NarrowTensor, indices: torch.Tensor) -> NarrowTensor:
 def index(q: NarrowTensor, indices: Sequence[torch.Tensor | None]) -> NarrowTensor:
     """Return ``q[..., indices, ...]`` with one index tensor."""
     given = [(dim, where) for dim, where in enumerate(indices) if where is not None]
+    _check_index(*(where for _, where in given))
     if len(given) != 1:
         raise ArgumentError(
             f"{len(given)} index tensors for {q}; give one at a time, or call .dequantize() first"
@@ -149,6 +152,13 @@ def _cut_blocks(q: NarrowTensor, start: int, end: int, step: int) -> NarrowTenso
         for part, group in zip(q.pieces, bits_per_group(q.format, q.sparsity), strict=True)
     )
     return q.remade(parts, [*q.shape[: q.axis], end - start, *q.shape[q.axis + 1 :]], q.axis)
+
+
+def _check_index(*given: torch.Tensor) -> None:
+    """Raise ArgumentError for an index that is packed; what it is an index of may be any tensor then."""
+    for index in given:
+        if isinstance(index, NarrowTensor):
+            raise ArgumentError(f"{index} as an index; expected an ordinary tensor of integers or booleans")
 
 
 def _beside_blocks(q: NarrowTensor, dim: int, what: str) -> int:
