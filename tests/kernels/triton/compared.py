@@ -538,8 +538,27 @@ def _not_finite() -> Sentences:
                     yield difference(None, _array(mine), theirs, f"{what}: packed")
 
 
+def _smallest() -> Sentences:
+    """Compare the smallest numbers of a dtype, which a conversion to float32 must not lose."""
+    for dtype, least in ((torch.float32, -149), (torch.bfloat16, -133), (torch.float16, -24)):
+        powers = torch.arange(least, least + 10, dtype=torch.float64).exp2()
+        x = torch.stack([powers, -powers]).to(DEVICE, dtype)
+        for name, mode in (("bf16", "nearest_even"), (_FAR[0], "up")):
+            fmt = parse(name)
+            chosen = options(fmt, rounding=mode)
+            wanted, what = defined(_array(x), fmt, 1, chosen).values, f"the smallest of {dtype} to {name}"
+            yield difference(_array(x), _array(fake_quantize(x, fmt, 1, chosen)), wanted, what)
+        for n in (70, 136):  # 136: by words of 32 bits
+            fmt, vector = parse("mxfp8_e4m3"), torch.zeros(1, n, device=DEVICE, dtype=dtype)
+            vector[0, 5] = 2.0**least
+            parts = quantize(torch.full((2, n), 2.0**14, device=DEVICE), fmt, 1, options(fmt))
+            found = gemv(vector, parts, fmt, 2).double().tolist()
+            right = found == [[2.0 ** (least + 14)] * 2]
+            yield None if right else f"the smallest of {dtype} times 2^14 in lines of {n}: {found}"
+
+
 GROUPS: dict[str, tuple[Callable[[], Sentences], ...]] = {
-    "others": (_decisive, _amax, _both_axes, _feedback, _ranks, _extreme_draws, _not_finite),
+    "others": (_decisive, _amax, _both_axes, _feedback, _ranks, _extreme_draws, _not_finite, _smallest),
     "products": (_vectors, _matrices, _second_step, _far_scales, _stacks, _surface),
     "layers": (_layers_by_both_axes,),
     "broken": (_broken,),

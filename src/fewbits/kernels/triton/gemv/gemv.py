@@ -11,7 +11,7 @@ import triton.language as tl
 from fewbits.formats import Format
 from fewbits.kernels.bits.options import options
 from fewbits.kernels.triton.gemv.words import gemv_words, reads_words
-from fewbits.kernels.triton.values.bits import to_dtype
+from fewbits.kernels.triton.values.bits import to_dtype, to_float32
 from fewbits.kernels.triton.values.decode import (
     element_value,
     load_outer,
@@ -68,7 +68,7 @@ def gemv_kernel(
             at = line[:, None] * 0 + i[None, :]
             w = load_values(codes, scales, shifts, outer, by_code, line[:, None], at, inside, n, f)
         there = (vector < vectors)[:, None] & (i < n)[None, :]
-        v = tl.load(x + vector[:, None] * n + i[None, :], mask=there, other=0.0).to(tl.float32)
+        v = to_float32(tl.load(x + vector[:, None] * n + i[None, :], mask=there, other=0.0))
         sums += v[:, None, :] * w[None, :, :]
     found = tl.sum(sums, axis=2)
     there = (vector < vectors)[:, None] & (line < lines)[None, :]

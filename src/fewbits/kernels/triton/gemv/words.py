@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fewbits.kernels.triton.values.bits import INFINITY, NAN, float_of, to_dtype
+from fewbits.kernels.triton.values.bits import INFINITY, NAN, float_of, to_dtype, to_float32
 from fewbits.kernels.triton.values.decode import load_outer, load_scales, scale_value
 from fewbits.kernels.triton.values.quick import power_of
 from fewbits.kernels.triton.values.spec import Spec
@@ -85,7 +85,8 @@ def words_kernel(
                 x + vector[:, None] * n + (at * codes + k)[None, :],
                 mask=there[:, None] & inside[None, :],
                 other=0.0,
-            ).to(tl.float32)
+            )
+            v = to_float32(v)
             w = _element(word << (32 - bits * (k + 1)), f)
             found += v[:, None, :] * w[None, :, :]
         if f.scaling != "none":

@@ -80,6 +80,17 @@ def times_power(magnitude: tl.tensor, k: tl.tensor) -> Any:
 
 
 @triton.jit
+def to_float32(x: tl.tensor) -> Any:
+    """Return float32, bfloat16 or float16 in float32, which holds all of them."""
+    if x.dtype == tl.bfloat16 and not _ROUNDS:
+        # The upper half of the bits of float32: the interpreter's own conversion loses subnormals.
+        y = float_of(x.to(tl.int16, bitcast=True).to(tl.int32) << 16)
+    else:
+        y = x.to(tl.float32)
+    return y
+
+
+@triton.jit
 def to_dtype(y: tl.tensor, dtype: tl.constexpr) -> Any:
     """Return float32 in another type, rounded to nearest even."""
     if dtype == tl.bfloat16 and _ROUNDS:

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from fewbits.kernels.triton.values.bits import INFINITY, magnitude_of
+from fewbits.kernels.triton.values.bits import INFINITY, magnitude_of, to_float32
 from fewbits.kernels.triton.values.geometry import Lines, Work, place_of, steps, walk
 
 
@@ -21,7 +21,7 @@ def read(
     Where they saturate, NaN is zero and infinity the largest value of x's dtype, or of float32 for sums.
     """
     dtype: tl.constexpr = x.dtype.element_ty if residual is None else tl.float32
-    y = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    y = to_float32(tl.load(x + at, mask=inside, other=0.0))
     if residual is not None:
         y = y + tl.load(residual + i, mask=inside, other=0.0)
     if saturate:
