@@ -193,6 +193,34 @@ def test_operations_on_matrices_take_nothing_else_as_in_torch(inference: bool) -
                 call(q, stack)
 
 
+@pytest.mark.parametrize("inference", [False, True])
+@pytest.mark.parametrize("vectors", [1, 600])
+def test_operands_on_two_devices_are_refused(vectors: int, inference: bool) -> None:
+    q, x = packed("ternary_channel", (8, 64)), torch.randn(vectors, 64)
+    calls: tuple[Product, ...] = (
+        functional.linear,
+        lambda x, w: functional.linear(x[None], w),
+        lambda x, w: x @ w.t(),
+        lambda x, w: w @ x.t(),
+        lambda x, w: torch.addmm(x.new_zeros(8), x, w.t(), beta=0.5),
+        lambda x, w: torch.bmm(x[None], w.t()[None]),
+        lambda x, w: fb.matvec(w, x),
+        lambda x, w: fb.matvec(w, x, activation="int8_32"),
+        lambda x, w: fb.matvec(w, x, activation="int8_channel"),
+        lambda x, w: fb.matmul(x, w.t(), "int8_channel"),
+        lambda x, w: fb.matmul(packed("ternary_channel", (3, 64)).to(x.device), w.t()),
+    )
+    # What torch multiplies on its meta device with a tensor of values is memory that nobody wrote to.
+    with torch.inference_mode(inference):
+        for call in calls:
+            for operands in ((x, q.to("meta")), (x.to("meta"), q)):
+                with pytest.raises(
+                    ArgumentError, match=r"on (cpu and meta|meta and cpu); expected one device"
+                ):
+                    call(*operands)
+        assert functional.linear(x.to("meta"), q.to("meta")).shape == (vectors, 8)
+
+
 def test_shapes_that_do_not_fit_are_torchs_own_error() -> None:
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         torch.ones(5, 63) @ packed("mxfp4", (8, 64)).t()

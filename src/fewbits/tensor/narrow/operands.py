@@ -16,7 +16,7 @@ def check_matmul(a: Any, b: Any) -> None:
 
     Raises:
         DTypeError: an operand is not a tensor of values, or the dtypes differ.
-        ArgumentError: the shapes do not fit.
+        ArgumentError: the shapes do not fit, or the operands lie on two devices.
     """
     _check(a, b, "a @ b")
     if not a.ndim or not b.ndim:
@@ -33,7 +33,7 @@ def check_matvec(weight: Any, x: Any) -> None:
 
     Raises:
         DTypeError: an operand is not a tensor of values, or the dtypes differ.
-        ArgumentError: the shapes do not fit.
+        ArgumentError: the shapes do not fit, or the operands lie on two devices.
     """
     _check(weight, x, "matvec")
     if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
@@ -50,6 +50,7 @@ def _check(a: Any, b: Any, what: str) -> None:
             )
         if not isinstance(operand, NarrowTensor):
             check_values(operand)
+    check_devices(a, b, what)
     check_dtypes(a, b, what)
 
 
@@ -57,6 +58,14 @@ def check_dtypes(a: torch.Tensor, b: torch.Tensor, what: str) -> None:
     """Raise DTypeError unless both operands have one dtype."""
     if a.dtype != b.dtype:
         raise DTypeError(f"{what} of {a.dtype} and {b.dtype}; expected one dtype: convert one with .to()")
+
+
+def check_devices(a: torch.Tensor, b: torch.Tensor, what: str) -> None:
+    """Raise ArgumentError unless both operands lie on one device, which torch asks of all but ``meta``."""
+    if a.device != b.device:
+        raise ArgumentError(
+            f"{what} on {a.device} and {b.device}; expected one device: move one with .to(device)"
+        )
 
 
 def check_summand(summand: torch.Tensor, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

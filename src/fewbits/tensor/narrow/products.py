@@ -24,6 +24,7 @@ from fewbits.kernels.reference.gemv.int8 import ACTIVATION
 from fewbits.tensor import inputs
 from fewbits.tensor.narrow.operands import (
     check_batches,
+    check_devices,
     check_dtypes,
     check_matmul,
     check_matvec,
@@ -50,12 +51,13 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
 
     Raises:
         DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
-        ArgumentError: the shapes do not fit.
+        ArgumentError: the shapes do not fit, or the operands lie on two devices.
     """
     if isinstance(weight, NarrowTensor):
         found = times_lines(x, weight, 1)
         if found is not None:
             return found if bias is None else _added(found, bias)
+    check_devices(x, weight, "x @ weight.T")
     if bias is not None and (bias.ndim or x.ndim == 2):
         check_matrix(weight)
     fits = x.ndim > 0 and weight.ndim == 2 and x.shape[-1] == weight.shape[1] and x.dtype == weight.dtype
@@ -94,7 +96,7 @@ def matmul(a: torch.Tensor, b: torch.Tensor, format: str | Format | None = None)
     Raises:
         FormatError: no such format.
         DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
-        ArgumentError: the shapes do not fit.
+        ArgumentError: the shapes do not fit, or the operands lie on two devices.
 
     >>> import torch
     >>> matmul(torch.ones(2, 32), torch.full((32, 3), 0.5), "mxfp4")[0].tolist()
@@ -160,8 +162,8 @@ def matvec(weight: torch.Tensor, x: torch.Tensor, *, activation: str | None = No
 
     Raises:
         DTypeError: an operand is not a floating-point tensor, or the dtypes differ.
-        ArgumentError: the shapes do not fit, there is no such activation, or it is given with a weight that
-            is not packed along k, or not ternary or binary.
+        ArgumentError: the shapes do not fit, the operands lie on two devices, there is no such activation, or
+            it is given with a weight that is not packed along k, or not ternary or binary.
     """
     weight, x = unwrapped(weight), unwrapped(x)
     if (activation is None or activation == "int8_32") and isinstance(weight, NarrowTensor):
@@ -249,11 +251,13 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
     Raises:
         DTypeError: the dtypes differ.
+        ArgumentError: the operands lie on two devices.
     """
     if isinstance(b, NarrowTensor):
         found = times_lines(a, b, 0)
         if found is not None:
             return found
+    check_devices(a, b, "a @ b")
     fits = a.ndim > 0 and 0 < b.ndim <= 2 and a.shape[-1] == b.shape[0] and a.dtype == b.dtype
     if fits and _is_gemv(b, a, math.prod(a.shape[:-1]), axis=0):
         return _gemv(a, b)
