@@ -56,6 +56,24 @@ def test_the_estimate_of_a_large_matrix_is_within_a_factor_of_three_of_the_condi
     assert true / 3 <= condition_estimate(matrix) <= true * (1 + 1e-6)
 
 
+@pytest.mark.parametrize("n", [40, 520])
+@pytest.mark.parametrize("density", [0.02, 1.0])
+@pytest.mark.parametrize("unit", [2.0**-1040, 2.0**-1000, 2.0**1018])
+def test_the_condition_is_the_same_in_any_unit(tmp_path: Path, n: int, density: float, unit: float) -> None:
+    signs = np.sign(random_matrix(n, 3, density).toarray())  # so that no unit rounds an entry
+    np.fill_diagonal(signs, n if n < 100 else 32)
+    matrix = sparse.csr_array(signs)
+    true = np.linalg.cond(signs, 1)
+    assert true / 3 <= condition_estimate(matrix * unit) == condition_estimate(matrix) <= true * (1 + 1e-6)
+    assert "nan" not in one(tmp_path, matrix * unit, "fp8_e4m3").note
+
+
+def test_the_error_of_entries_whose_norm_leaves_the_range_is_a_number(tmp_path: Path) -> None:
+    largest = sparse.csr_array(np.full((3, 3), 1e308))
+    assert one(tmp_path, largest, "fp8_e4m3").frobenius_error == 1.0  # all that is left is 448
+    assert one(tmp_path, largest, "bf16").frobenius_error == inf
+
+
 @pytest.mark.parametrize("n", [1, 2, 5, 80, 520])
 def test_a_full_matrix_is_not_factored_as_a_sparse_one(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scipy.sparse.linalg.splu", None)

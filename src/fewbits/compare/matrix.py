@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
-from math import inf, isfinite, isinf, isnan, nan
+from math import frexp, inf, isfinite, isinf, isnan, nan
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
@@ -158,7 +158,7 @@ def _estimate(matrix: csr_array) -> tuple[float, int]:
     n = matrix.shape[0]
     if _why_no_condition(matrix) or not np.isfinite(matrix.data).all():
         return nan, 0
-    columns = csc_array(matrix)
+    columns = csc_array(_scaled(matrix, _exponent(matrix)))
     columns.eliminate_zeros()
     if columns.nnz > _DENSE * n * n:
         return _dense_estimate(columns.toarray(order="F")), n * n
@@ -188,13 +188,24 @@ def _dense_estimate(matrix: Reals) -> float:
     from scipy.linalg.lapack import dgecon, dgetrf, dgetri
 
     norm = _largest_sum(matrix)
-    small = len(matrix) <= _MOST_ROWS_INVERTED and 0 < norm < inf
-    # Divided by its norm, so that the inverse of very small entries does not overflow.
-    factors, pivots, singular = dgetrf(matrix / norm if small else matrix, overwrite_a=True)
-    if small:
-        return inf if singular else _largest_sum(dgetri(factors, pivots, overwrite_lu=True)[0])
-    share = float(dgecon(factors, norm)[0]) if not singular and np.isfinite(norm) else 0.0
+    factors, pivots, singular = dgetrf(matrix, overwrite_a=True)
+    if singular:
+        return inf
+    if len(matrix) <= _MOST_ROWS_INVERTED:
+        return norm * _largest_sum(dgetri(factors, pivots, overwrite_lu=True)[0])
+    share = float(dgecon(factors, norm)[0])
     return 1 / share if share > 0 else inf
+
+
+def _exponent(matrix: csr_array) -> int:
+    """Return e so that all magnitudes divided by 2^e are at most one."""
+    return frexp(float(np.abs(matrix.data).max(initial=0.0)))[1]
+
+
+def _scaled(matrix: csr_array, exponent: int) -> csr_array:
+    """Return the matrix divided by 2^e: exactly, so that norms and inverses of any unit stay in range."""
+    data = np.ldexp(matrix.data, -exponent)
+    return type(matrix)((data, matrix.indices, matrix.indptr), shape=matrix.shape)
 
 
 def _why_no_condition(matrix: csr_array) -> str:
@@ -222,13 +233,15 @@ def _score(name: str, matrix: csr_array, conditions: _Conditions, format: Format
     rounded = _round(matrix, format)
     there = type(matrix)((rounded.values, matrix.indices, matrix.indptr), shape=matrix.shape)
     condition, exact = conditions.of(there), conditions.exact
+    unit = -_exponent(matrix)
+    change = np.ldexp(rounded.values - matrix.data, unit)
     return MatrixScore(
         matrix=name,
         format=str(format),
         bits_per_value=format.bits_per_value,
         values_bytes=_packed_bytes(matrix, format),
         error=rounded.tally.error(),
-        frobenius_error=_frobenius(rounded.values - matrix.data) / _frobenius(matrix.data),
+        frobenius_error=_frobenius(change) / _frobenius(np.ldexp(matrix.data, unit)),
         condition=condition,
         condition_fp64=exact,
         note=_note(matrix, there, exact, condition, rounded.tally),
@@ -288,7 +301,7 @@ def _packed_bytes(matrix: csr_array, format: Format) -> int:
 
 def _frobenius(values: Reals) -> float:
     largest = float(np.abs(values).max())
-    # Scaled, so that squares of very large or small entries neither overflow nor underflow.
+    # Scaled, so that squares of very small changes do not underflow, nor those of large ones overflow.
     return largest * float(np.linalg.norm(values / largest)) if largest not in (0.0, inf) else largest
 
 
@@ -326,7 +339,8 @@ def _largest_sum(matrix: Reals) -> float:
 def _perturbation(matrix: csr_array, there: csr_array, exact: float) -> str:
     # The nearest singular matrix is ||A|| / condition away (Gastinel and Kahan; Higham, Accuracy and
     # Stability of Numerical Algorithms, 2nd edition, theorem 6.5).
-    times = _one_norm(there - matrix) / _one_norm(matrix) * exact
+    unit = _exponent(matrix)
+    times = _one_norm(_scaled(there - matrix, unit)) / _one_norm(_scaled(matrix, unit)) * exact
     if times < 1:
         return ""
     shown = f"{times:.2g}" if times < 99.5 else f"{times:.0e}".replace("e+0", "e").replace("e+", "e")
