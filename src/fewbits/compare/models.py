@@ -74,8 +74,8 @@ def compare_models(
         One score for each task and format, in the order given.
 
     Raises:
-        ArgumentError: a task, size or scale rule is unknown, there is no task, or a pattern matches no
-            module.
+        ArgumentError: a task, size or scale rule is unknown, there is no task or format, fewer than one seed,
+            or a pattern matches no module.
         FormatError: no such format.
         DataError: the user's text cannot be read or is too short.
         MissingDependencyError: the package with a task's data is not installed.
@@ -83,6 +83,10 @@ def compare_models(
     if not tasks:
         raise ArgumentError("no task to measure; expected bytes, digits or both")
     fmts = [parse(f) for f in formats]
+    if not fmts:
+        raise ArgumentError("no formats to measure; give at least one, for example 'mxfp4'")
+    if seeds < 1:
+        raise ArgumentError(f"seeds={seeds!r}; expected one or more, each of which trains a model")
     kernels.check_scale_rule(scale_rule, fmts)
     advance = progress or _silent
     casts = [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import nan
 from typing import Protocol
@@ -77,12 +78,23 @@ class Perplexity:
 
 @dataclass(frozen=True)
 class Classification:
-    """Lines as a classifier takes them, with their classes; without, those of the model in FP32 count."""
+    """Lines as a classifier takes them, with their classes; without, those of the model in FP32 count.
+
+    Raises:
+        ArgumentError: classes of another number of lines.
+    """
 
     lines: Sequence[Batch]
     labels: Sequence[int] | None = None
     samples: str = "lines"
     resolution: float = 100.0  # of one line, in percent
+
+    def __post_init__(self) -> None:
+        """Raise unless each line has a class, or none has."""
+        if self.labels is not None and len(self.labels) != len(self.lines):
+            raise ArgumentError(
+                f"{len(self.labels)} classes of {len(self.lines)} lines; expected one for each line, or None"
+            )
 
     @property
     def metric(self) -> str:
@@ -132,7 +144,8 @@ def compare_text_model(
     names them.
 
     Args:
-        model: takes batches by name and returns an object with ``logits``, as those of Hugging Face do.
+        model: takes batches by name and returns an object with ``logits``, as those of Hugging Face do. It is
+            evaluated in eval mode, and left in the mode that it is in.
         evaluation: the data.
         name: of the model, in reports.
         formats: formats, or their texts.
@@ -143,17 +156,19 @@ def compare_text_model(
         A score for each format, with a value of each piece, to be paired with that of the model as it is.
 
     Raises:
-        ArgumentError: no such method, scale or scale rule, or a pattern that fits no module.
+        ArgumentError: no formats, no such method, scale or scale rule, or a pattern that fits no module.
         DataError: the model as it is gives NaN on the data, or batches that it cannot be calibrated on.
         FormatError: no such format.
     """
     fmts, weights = [parse(f) for f in formats], weights or WeightCast()
+    if not fmts:
+        raise ArgumentError("no formats to measure; give at least one, for example 'mxfp4'")
     kernels.check_scale_rule(weights.scale_rule, fmts)
     for what, given, names in (("method", weights.method, METHODS), ("scale", weights.scale, SCALES)):
         if given not in names:
             raise ArgumentError(f"{what}={given!r} is not one of {', '.join(names)}")
     advance = progress or _silent
-    with torch.no_grad():
+    with torch.no_grad(), _evaluated(model):
         wide = evaluation.outputs(model)
         if not bool(torch.isfinite(wide).all()):
             raise DataError(f"{name} gives NaN or infinity on the data before anything is rounded")
@@ -165,6 +180,18 @@ def compare_text_model(
             scores.append(_score(name, fmt, evaluation, weights, (outputs, wide), cast))
         advance(f"{name}: evaluating formats", len(fmts), len(fmts))
     return tuple(scores)
+
+
+@contextmanager
+def _evaluated(model: nn.Module) -> Iterator[None]:
+    """Set a model to eval mode, and each module back: dropout would be taken for what a format loses."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _score(
