@@ -26,6 +26,15 @@ def load():
     x = torch.randn(20, 16, 64, generator=torch.Generator().manual_seed(0))
     batches = [(a, a.sum(-1, keepdim=True)) for a in x]
     return nn.Sequential(nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 1)), batches, loss
+
+def task():
+    from fewbits.train import Hyperparameters, Task
+
+    return Task(
+        name="rows", metric="share", lower_is_better=False, create=lambda seed: nn.Linear(64, 1), loss=loss,
+        draw_batch=lambda generator, n: (torch.ones(n, 64), torch.ones(n, 1)),
+        evaluate=lambda model: float(model.weight.abs().sum()), hyper=Hyperparameters(2, 4, 0.01),
+    )
 """
 _NUMBERS = itertools.count()
 
@@ -48,6 +57,16 @@ def test_compare_rounds_it_with_the_weights_that_it_has(own: Any, capsys: pytest
     assert wide["values"] == wide["baseline"] == narrow["baseline"] != narrow["values"]
     assert [layer["layer"] for layer in narrow["layers"]] == ["0"]
     assert f"fewbits compare --include 0 --model {own} --formats mx4" in Path("r.html").read_text()
+
+
+def test_compare_takes_a_task_with_a_metric_of_its_own(own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    task = own.replace(":load", ":task")
+    asked = ["compare", "--model", task, "--formats", "mx4", "--json", "r.json", "--report", "r.html"]
+    assert cli.run(asked) == 0, capsys.readouterr().err
+    (score,) = json.loads(Path("r.json").read_text())["scores"]
+    assert (score["metric"], score["lower_is_better"]) == ("share", False)
+    assert f"fewbits compare --model {task} --formats mx4" in Path("r.html").read_text()
+    assert "--seeds" not in capsys.readouterr().out  # which is refused beside --model
 
 
 def test_train_trains_it(own: Any, capsys: pytest.CaptureFixture[str]) -> None:

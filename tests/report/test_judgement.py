@@ -1,4 +1,5 @@
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -6,6 +7,8 @@ import pytest
 from fewbits.errors import ArgumentError
 from fewbits.records import TaskScore
 from fewbits.report import judgement as j
+from fewbits.report.columns.tasks import task_columns
+from fewbits.train.tasks.faint_task import faint_task
 from tests.report import fake
 
 
@@ -55,7 +58,7 @@ def test_one_seed_marks_nothing_and_says_why() -> None:
 def test_a_model_of_ones_own_is_not_told_to_take_seeds() -> None:
     scores = [replace(s, task="module:function", metric="loss") for s in fake.tasks(1)]
     said = "The model has one set of weights, and no difference here is evidence."
-    assert j.evidence_of(scores) == said
+    assert j.evidence_of(scores) == said == j.evidence_of([replace(s, metric="rmse") for s in scores])
     assert "paired over 3 seeds" in j.evidence_of([replace(s, metric="loss") for s in fake.tasks()])
 
 
@@ -80,11 +83,21 @@ def test_quality_is_higher_for_what_is_better_on_both_metrics() -> None:
         assert j.quality(of(task, "mx4")) < j.quality(of(task, "mxfp4")) < 0
 
 
-def test_unknown_metrics_and_empty_reports_are_refused_in_a_sentence() -> None:
-    with pytest.raises(
-        ArgumentError, match="'bytes' has the metric 'bleu': expected one of nll, loss, accuracy"
-    ):
-        j.metric_of(replace(of("bytes", "mx4"), metric="bleu"))
+def test_a_metric_of_a_task_of_ones_own_is_written_as_it_is_and_judged_by_its_direction() -> None:
+    for lower_is_better in (True, False):
+        score = replace(of("bytes", "mx4"), metric="bleu", lower_is_better=lower_is_better)
+        assert j.metric_of(score).heading == "bleu"
+        assert j.task_verdict(score) == ("worse" if lower_is_better else "better")  # it is above FP32's
+        assert not re.search(r" [;,.]|, in [;.]", " ".join(c.about for c in task_columns([score])))
+    assert re.search(r"may lose up to 0\.0000\.$", j.narrowest_sentence([score]))
+
+
+def test_the_likelihood_of_images_is_not_that_of_bytes() -> None:
+    assert faint_task().metric == "image_nll"
+    assert j.metric_named("image_nll", lower_is_better=True).heading.endswith("nats/image")
+
+
+def test_empty_reports_are_refused_in_a_sentence() -> None:
     for group in (j.by_task, j.by_matrix):
         with pytest.raises(ArgumentError, match="a report of no scores"):
             group([])

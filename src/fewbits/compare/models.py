@@ -107,6 +107,8 @@ def compare_models(
         trained = from_scratch(task, fmts, seeds, advance) if train else [Trained()] * len(fmts)
         baseline, measured = _measure(task, casts, seeds, advance)
         rows = zip(fmts, measured, trained, strict=True)
+        if is_user_model(name):  # by which the command of a report finds it, whatever it calls itself
+            task = replace(task, name=name)
         scores += [_score(task, fmt, baseline, runs, own) for fmt, runs, own in rows]
     return tuple(scores)
 
@@ -165,6 +167,7 @@ def _score(
         trained=trained.values,
         trained_baseline=trained.baseline,
         resolution=task.resolution,
+        lower_is_better=task.lower_is_better,
         left_wide=casts[0].left_wide,
     )
 

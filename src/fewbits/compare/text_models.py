@@ -229,6 +229,7 @@ def _score(
         method=weights.method if weights.scale == "amax" else f"{weights.method}, scales searched",
         logit_error=evaluation.logit_error(narrow, wide),
         left_wide=cast.left_wide,
+        lower_is_better=evaluation.metric == "token_nll",
     )
 
 

@@ -30,9 +30,7 @@ class TaskScore:
     """
 
     task: str  # "bytes" or "digits", or the folder of a model of text
-    metric: (
-        str  # "nll" (nats per byte), "token_nll": lower is better; "accuracy", "agreement" (percent): higher
-    )
+    metric: str  # "nll" (nats per byte), "accuracy" (percent), "token_nll", ..., or what a task calls its own
     format: str  # as the user would write it: a catalogue name or the grammar
     bits_per_value: float  # scales counted
     model_bytes: float  # the model's parameters, cast ones at bits_per_value, the rest in FP32
@@ -53,6 +51,7 @@ class TaskScore:
     method: str = ""  # how weights were chosen, "round" or "gptq", as in `fewbits cast`; "": cast directly
     logit_error: float | None = None  # root mean square over that of the logits in FP32; None: not measured
     left_wide: tuple[tuple[str, float], ...] = ()  # matrices that stay in FP32, and shares of all values
+    lower_is_better: bool = True  # of a metric that reports do not know by name
 
     @property
     def perplexity(self) -> float | None:

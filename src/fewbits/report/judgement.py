@@ -29,9 +29,17 @@ class Metric:
     digits: int
     higher_is_better: bool
 
+    @property
+    def heading(self) -> str:
+        """The title, and the unit of values that have one."""
+        return f"{self.title}, {self.unit}" if self.unit else self.title
+
 
 METRICS = {
     "nll": Metric("negative log-likelihood", "NLL (nats/byte)", "NLL", "nats/byte", "nats/byte", 4, False),
+    "image_nll": Metric(
+        "negative log-likelihood", "NLL (nats/image)", "NLL", "nats/image", "nats/image", 4, False
+    ),
     "loss": Metric("loss", "loss", "loss", "as its function returns it", "", 4, False),
     "accuracy": Metric("accuracy", "accuracy (%)", "acc.", "%", "percentage points", 2, True),
     "token_nll": Metric(
@@ -47,17 +55,8 @@ def metric_named(name: str, *, lower_is_better: bool) -> Metric:
 
 
 def metric_of(score: TaskScore) -> Metric:
-    """Look up the metric of a score.
-
-    Raises:
-        ArgumentError: The report does not know the metric.
-    """
-    if score.metric not in METRICS:
-        known = ", ".join(METRICS)
-        raise ArgumentError(
-            f"a score of task {score.task!r} has the metric {score.metric!r}: expected one of {known}"
-        )
-    return METRICS[score.metric]
+    """Return how the metric of a score is written."""
+    return metric_named(score.metric, lower_is_better=score.lower_is_better)
 
 
 def by_task(scores: Sequence[TaskScore]) -> dict[str, list[TaskScore]]:
@@ -145,7 +144,7 @@ def evidence_sentence(compared: Sequence[tuple[str, Evidence]], samples: str = "
 
 def evidence_of(scores: Sequence[TaskScore]) -> str:
     """Say what the marks of one task mean."""
-    if scores and scores[0].metric == "loss" and len(scores[0].values) == 1:  # a model of the user's own
+    if scores and ":" in scores[0].task and len(scores[0].values) == 1:  # MODULE:FUNCTION, which has one seed
         return "The model has one set of weights, and no difference here is evidence."
     return evidence_sentence(
         [(s.format, s.evidence) for s in scores if s.format != "fp32"],
@@ -164,7 +163,7 @@ def narrowest_sentence(scores: Sequence[TaskScore]) -> str:
     best = min(good, key=lambda s: (s.bits_per_value, -quality(s)))
     metric, evidence = metric_of(best), best.evidence
     worst = -evidence.low if metric.higher_is_better else evidence.high
-    may = f"it may lose up to {max(worst, 0.0) + 0.0:.{metric.digits}f} {metric.difference_unit}"
+    may = f"it may lose up to {max(worst, 0.0) + 0.0:.{metric.digits}f} {metric.difference_unit}".rstrip()
     named = f"{visible(best.format)}, {bits(best.bits_per_value)} bits per value"
     return f"Narrowest format without evidence of a loss: {named}; {may}."
 

@@ -22,13 +22,13 @@ def _proxy(score: TaskScore) -> float:
 def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
     """Build the columns of the table of one task; training has one where it was measured."""
     metric = metric_of(scores[0])
-    d, unit = metric.digits, metric.difference_unit
+    d, unit = metric.digits, _in_unit(metric)
     direction = "higher" if metric.higher_is_better else "lower"
     samples, text = scores[0].samples, scores[0].samples != "seeds"
     data = "the data" if text else "held-out data"
     mean = f"Mean over {samples} of the {metric.title} on {data}; {direction} is better."
     own = "each against FP32 on the same" if text else "each against its own FP32 model"
-    difference = f"Mean over {samples}, {own}, in {unit}; marked where that is evidence."
+    difference = f"Mean over {samples}, {own}{unit}; marked where that is evidence."
     proxy = "Arithmetic area times memory relative to FP8 E4M3: a proxy from bit counts, not from synthesis."
     trained = [_trained_column(metric)] if scores[0].trained else []
     activation: list[Column[TaskScore]] = [] if all(math.isnan(s.activation_qsnr_db) for s in scores) else [
@@ -47,7 +47,7 @@ def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
                lambda s: q.signed(s.difference, d), lambda s: s.difference, task_verdict),
         *trained,
         *_text_columns(scores),
-        Column("95 % interval (+-)", "95 %\n+-", f"Half the interval, from paired {samples}, {unit}.",
+        Column("95 % interval (+-)", "95 %\n+-", f"Half the interval, from paired {samples}{unit}.",
                lambda s: q.margin(s.evidence.margin, d), lambda s: s.evidence.margin, spare=1),
         Column("weight QSNR (dB)", "wt.\nQSNR\ndB", QSNR,
                lambda s: q.decibels(s.weight_qsnr_db), lambda s: s.weight_qsnr_db),
@@ -61,13 +61,17 @@ def task_columns(scores: Sequence[TaskScore]) -> list[Column[TaskScore]]:
     ]  # fmt: skip
 
 
+def _in_unit(metric: Metric) -> str:
+    return f", in {metric.difference_unit}" if metric.difference_unit else ""
+
+
 def _trained_column(metric: Metric) -> Column[TaskScore]:
     def judged(score: TaskScore) -> str:
         return verdict(score.trained_evidence, higher_is_better=metric.higher_is_better)
 
     about = (
         "Mean over seeds, trained from scratch in this format and evaluated without a cast, each against FP32"
-        f" trained by the same loop, in {metric.difference_unit}; marked where that is evidence."
+        f" trained by the same loop{_in_unit(metric)}; marked where that is evidence."
     )
     return Column(
         "trained in it, minus FP32", "trained\nin it", about,

@@ -40,7 +40,7 @@ def tasks_page(
             format; a row adds what it measures alone.
 
     Raises:
-        ArgumentError: There are no scores, or one has an unknown metric.
+        ArgumentError: There are no scores.
         MissingDependencyError: Plotly or Jinja2 is not installed.
     """
 
@@ -66,7 +66,7 @@ def _task(number: int, task: str, scores: Sequence[TaskScore], again: Callable[[
     metric = metric_of(scores[0])
     better = "higher" if metric.higher_is_better else "lower"
     blocks: list[Block] = [
-        Paragraph(f"{metric.title.capitalize()}, {metric.unit}, on {_data(scores[0])}; {better} is better."),
+        Paragraph(f"{metric.heading.capitalize()}, on {_data(scores[0])}; {better} is better."),
         Paragraph(evidence_of(scores)),
         Paragraph(narrowest_sentence(scores), "finding"),
         *([Paragraph(left_wide_sentence(scores))] if scores[0].left_wide else []),

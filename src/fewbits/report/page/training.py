@@ -33,7 +33,7 @@ def train_page(runs: Sequence[TrainRun], provenance: Provenance) -> str:
     evidence = [(r.runs[0].recipe, r.evidence) for r in recipes if r.evidence and r.runs[0].recipe != "fp32"]
     warnings = dict.fromkeys(f"warning: {run.recipe}: {text}" for run in runs for text in run.warnings)
     results: list[Block] = [
-        Paragraph(f"{metric.title.capitalize()}, {metric.unit}, on held-out data; {better} is better."),
+        Paragraph(f"{metric.heading.capitalize()}, on held-out data; {better} is better."),
         Paragraph(evidence_sentence(evidence)),
         *_results_plot(recipes),
         Table("Recipes", TRAIN_COLUMNS, recipes),

@@ -33,12 +33,12 @@ def tasks_table(scores: Sequence[TaskScore]) -> Group:
     Differences that are evidence are marked with an asterisk and coloured.
 
     Raises:
-        ArgumentError: There are no scores, or one has an unknown metric.
+        ArgumentError: There are no scores.
     """
     parts: list[RenderableType] = []
     for task, group in by_task(scores).items():
         metric = metric_of(group[0])
-        parts.append(Sheet(Heading(task, f"{metric.title}, {metric.unit}"), task_columns(group), group))
+        parts.append(Sheet(Heading(task, metric.heading), task_columns(group), group))
         parts.append(Wrapped(evidence_of(group)))
         parts.append(Wrapped(narrowest_sentence(group), "bold"))
         left = left_wide_sentence(group)

@@ -52,7 +52,7 @@ def faint_task() -> Task:
     train_set, held_out = train_and_held_out()
     return Task(
         name="faint",
-        metric="nll",
+        metric="image_nll",
         lower_is_better=True,
         create=partial(created, FaintModel),
         draw_batch=partial(drawn, digits=train_set),

@@ -33,7 +33,7 @@ class Task:
 
     Attributes:
         name: in tables and in the names of folders.
-        metric: in tables, as ``accuracy``.
+        metric: in tables: ``accuracy``, which is in percent, ``loss``, or a name of your own.
         lower_is_better: whether a smaller metric is a better model.
         create: returns the model with its initial weights, which depend on the seed and on nothing else.
         draw_batch: returns a batch of so many samples, which depends on the generator and on nothing else.
