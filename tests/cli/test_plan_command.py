@@ -20,7 +20,7 @@ def test_a_network_is_planned_shown_and_written(
     data, page = tmp_path / "p.json", tmp_path / "p.html"
     assert run([*ALEXNET, "--compare", "--json", str(data), "--report", str(page)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    for text in ("n 4, k 2", "one weird trick", "megatron", "No other plan takes less in this model."):
+    for text in ("n 4, k 2", "one weird trick", "megatron", "No other plan that was allowed takes less"):
         assert text in shown
     made = plan(NETWORKS["alexnet"](128), devices=8, compare=True, name="alexnet")
     assert Plan.load(data) == made
@@ -31,6 +31,17 @@ def test_a_network_is_planned_shown_and_written(
     assert run([*ALEXNET, "--reuse", str(data), "--json", str(again), "--machine", "a100"]) == 0
     assert [a.split for a in Plan.load(again).layers] == [a.split for a in made.layers]
     assert Plan.load(again).seconds > made.seconds
+
+
+def test_the_best_plan_within_pins_or_of_a_reused_one_is_not_called_the_best_of_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pinned, best = tmp_path / "p.json", plan(NETWORKS["alexnet"](128), devices=8)
+    for given in (["--pin", "*:b=1", "--json", str(pinned)], ["--reuse", str(pinned)]):
+        assert run([*ALEXNET, *given]) == 0
+        shown = " ".join(capsys.readouterr().out.split())
+        assert "No other plan that was allowed takes less in this model." in shown
+    assert Plan.load(pinned).seconds > best.seconds
 
 
 def test_options_reach_the_search(tmp_path: Path) -> None:

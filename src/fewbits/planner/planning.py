@@ -56,8 +56,9 @@ def plan(
     """Return the fastest plan: for each layer over how many devices each of its dimensions is split.
 
     The time of a step is what the devices compute and what they send, one after the other. The choice is
-    exact: no other takes less in that model (PaSE, Elango 2021). With `memory` or `max_sensitivity` the plan
-    says by its bound how far it may be from the best. Peak rates make times too short, all alike.
+    exact: no other that is allowed takes less in that model (PaSE, Elango 2021). With `memory` or
+    `max_sensitivity` the plan says by its bound how far it may be from the best. Peak rates make times too
+    short, all alike.
 
     Args:
         model: a network as a :class:`Graph`, or a torch module, which is captured.

@@ -129,7 +129,7 @@ class PlanRecord:
         layers: in the order of the graph.
         edges: in the order of the graph.
         seconds: of a step, nothing overlapping.
-        bound: no plan of these layers takes less; equal to `seconds` where the plan is proved the best.
+        bound: no plan that was allowed takes less; equal to `seconds` where the plan is proved the best.
         memory_cap: bytes that one device may hold; None for no cap.
         sensitivity_cap: on the sum over layers; None for no cap.
         strategies: others at the same costs.

@@ -128,7 +128,7 @@ def kinds(layers: Sequence[PlannedLayer]) -> list[str]:
 
 def _optimality(plan: PlanRecord) -> str:
     if plan.gap <= 1e-9:
-        return "No other plan takes less in this model."
+        return "No other plan that was allowed takes less in this model."
     return (
         f"No plan within the limits takes less than {plan_ms(plan.bound)} ms: this one is at most"
         f" {q.percent(plan.gap)} % of its time above the best."
