@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -160,6 +161,13 @@ def test_caps_where_nothing_ends_are_told_as_that() -> None:
         planned(graph, 8, small.DEAD, memory=free.memory_bytes, pins=pins)
     with pytest.raises(ArgumentError, match=r"`memory` of \d+ bytes is \d+ bytes too little"):
         planned(graph, 8, small.DEAD, memory=free.memory_bytes / 2, pins=pins)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("batch", [0, -1, 8.0, True, "8"])
+def test_a_batch_that_is_no_number_of_samples_is_refused(name: str, batch: Any) -> None:
+    with pytest.raises(ArgumentError, match="expected whole numbers from 1 up"):
+        NETWORKS[name](batch)
 
 
 def test_one_device_computes_all_and_sends_nothing() -> None:

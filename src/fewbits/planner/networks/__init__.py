@@ -18,7 +18,7 @@ NETWORKS: dict[str, Callable[[int], Graph]] = {
     "rnnlm": rnnlm,
     "transformer": transformer,
 }
-"""By name; each takes the number of samples in a batch, of all devices together."""
+"""By name; each takes the number of samples in a batch, of all devices together, a whole number from 1 up."""
 
 BATCH = {"alexnet": 128, "inception_v3": 128, "resnet101": 128, "rnnlm": 64, "transformer": 64}
 """Samples in a batch where none are given: those of the paper."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from numbers import Integral
 
+from fewbits.errors import ArgumentError
 from fewbits.planner.graph import Collective, Dimension, Edge, Graph, Layer, Operand
 
 _NAMES = {2: ("b", "n"), 3: ("b", "s", "n"), 4: ("b", "c", "h", "w")}  # of axes, by how many there are
@@ -21,7 +23,10 @@ class Tensor:
 
 
 class Builder:
-    """A network that grows by calls, each of which returns the tensor that the new layer makes."""
+    """A network that grows by calls, each of which returns the tensor that the new layer makes.
+
+    Calls raise ArgumentError where an extent is no whole number from 1 up.
+    """
 
     def __init__(self) -> None:
         self.layers: list[Layer] = []
@@ -245,7 +250,16 @@ class Builder:
 
 
 def _space(names: Sequence[str], extents: Sequence[int]) -> tuple[Dimension, ...]:
+    for extent in extents:
+        _check(extent)
     return tuple(Dimension(name, extent) for name, extent in zip(names, extents, strict=True))
+
+
+def _check(extent: object) -> None:
+    if isinstance(extent, bool) or not isinstance(extent, Integral) or int(extent) < 1:
+        raise ArgumentError(
+            f"a network with {extent!r:.80} samples, features or positions; expected whole numbers from 1 up"
+        )
 
 
 def _convolved(
