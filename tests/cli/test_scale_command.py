@@ -113,7 +113,11 @@ def test_numbers_of_ranks_are_read_exactly(tmp_path: Path, monkeypatch: pytest.M
         (["--step-ms", "-3"], "-3 ms of compute in a step"),
         (["--codecs", "mxfp5"], "the nearest are"),
         (["--codecs", "fp16_compress"], "is a hook of torch's"),
-        (["--ranks", "1"], "1 ranks; expected two or more"),
+        (["--ranks", "1"], "--ranks '1'; expected a whole number from 2 up"),
+        (
+            ["--per-node", "2000000", "--inner-link", "9"],
+            "--per-node '2000000'; expected a whole number from 1 to",
+        ),
         (["--ranks", "2.5"], "--ranks '2.5'; expected a whole number from 1 up, written as 64, 25.6M"),
         (["--ranks", "8,1e3"], "--ranks '1e3'; expected a whole number from 1 up, written as 64, 25.6M"),
         (["--link", "0"], "a link of 0 Gbit/s"),

@@ -108,13 +108,21 @@ def test_rates_are_measured_where_none_are_given() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"parameters": 0}, "0 parameters; expected 1 or more"),
+        ({"parameters": 0}, "parameters='0'; expected a whole number from 1 up"),
+        ({"parameters": 1.5}, "parameters='1.5'; expected a whole number from 1 up"),
+        (
+            {"per_node": 2**20 + 1, "inner_gigabits": 9.0},
+            "per_node='1048577'; expected a whole number from 1 to",
+        ),
+        ({"per_node": 1.5, "inner_gigabits": 9.0}, "per_node='1.5'; expected"),
+        ({"ranks": [2, 2.5]}, "ranks='2.5'; expected a whole number from 2 up"),
+        ({"ranks": [True]}, "ranks='True'; expected"),
         ({"compute_seconds": 0.0}, "0 ms of compute in a step; expected a number above 0"),
         ({"compute_seconds": -0.1}, "-100 ms of compute"),
         ({"overlap": 1.5}, "an overlap of 1.5; expected a share"),
         ({"overlap": -0.1}, "an overlap of -0.1"),
         ({"ranks": []}, "`ranks` is empty"),
-        ({"ranks": [1]}, "1 ranks; expected two or more"),
+        ({"ranks": [1]}, "ranks='1'; expected a whole number from 2 up"),
         ({"gigabits": -1.0}, "a link of -1 Gbit/s"),
         ({"latency_us": -1.0}, "a latency of -1 us"),
         ({"per_node": 4}, "no link within it; give its speed"),

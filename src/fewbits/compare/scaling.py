@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
+from numbers import Integral
 from pathlib import Path
 
 from fewbits.distributed.cost import OWN, Exchange, Link, Network, counted, reductions, step_seconds
@@ -50,7 +51,7 @@ def predict_steps(
         ranks: numbers of ranks to predict for.
         gigabits: bandwidth of a node's link, 10^9 bits per second in each direction.
         latency_us: of a message, in microseconds, within a node too.
-        per_node: ranks of a node, which share its link.
+        per_node: ranks of a node, which share its link: 2^20 at most, as limits are looked for up to there.
         inner_gigabits: bandwidth of a rank's link within its node; needed with several ranks in a node.
         overlap: share of the compute behind which messages hide, from 0 to 1; rounding is never hidden.
         rates: of the codecs and of ``fp32``; None: they are measured here, which takes seconds.
@@ -58,12 +59,13 @@ def predict_steps(
         progress: called as rates are measured.
 
     Raises:
-        ArgumentError: a number out of its range, no ranks, a hook of torch's, or a codec without rates.
+        ArgumentError: a number out of its range or none, no ranks, a hook of torch's, or a codec without
+            rates.
         FormatError: no such format.
     """
     chosen = tuple(dict.fromkeys(str(counted(codec)) for codec in ("fp32", *codecs)))
-    if parameters < 1:
-        raise ArgumentError(f"{parameters} parameters; expected 1 or more")
+    _check_whole("parameters", parameters)
+    _check_whole("per_node", per_node, most=_MOST_RANKS)
     if not 0 < compute_seconds < math.inf:
         raise ArgumentError(f"{1e3 * compute_seconds:g} ms of compute in a step; expected a number above 0")
     if not 0 <= overlap <= 1:
@@ -72,6 +74,8 @@ def predict_steps(
         raise ArgumentError("`ranks` is empty; give numbers of ranks, as in 2,64,1024")
     link = Link(gigabits, latency_us)
     inner = None if inner_gigabits is None else Link(inner_gigabits, latency_us)
+    for count in ranks:
+        _check_whole("ranks", count, least=2)
     networks = [Network(p, link, per_node, inner) for p in dict.fromkeys(ranks)]
     if per_node == 1 and inner is not None:
         raise ArgumentError("a link within nodes, which have one rank each; say how many a node has")
@@ -99,6 +103,12 @@ def predict_steps(
         rates=tuple(known[text] for text in chosen),
         rates_from="measured here" if rates is None else rates_from,
     )
+
+
+def _check_whole(name: str, count: object, *, least: int = 1, most: float = math.inf) -> None:
+    if isinstance(count, bool) or not isinstance(count, Integral) or not least <= int(count) <= most:
+        bound = "up" if most == math.inf else f"to {most}"
+        raise ArgumentError(f"{name}={str(count)!r:.80}; expected a whole number from {least} {bound}")
 
 
 def read_rates(path: str | os.PathLike[str]) -> tuple[CodecRates, ...]:
