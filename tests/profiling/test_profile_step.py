@@ -174,8 +174,10 @@ def test_a_trace_without_a_folder_and_no_steps_are_refused_before_any_step(tmp_p
     seen: list[int] = []
     with pytest.raises(ArgumentError, match="its folder does not exist; create it first"):
         profile_step(lambda: seen.append(1), limits=LIMITS, trace=tmp_path / "none" / "trace.json")
-    with pytest.raises(ArgumentError, match="steps=0; expected at least one"):
-        profile_step(lambda: seen.append(1), limits=LIMITS, steps=0)
+    wrong: Any
+    for wrong in (0, 2.5, True):
+        with pytest.raises(ArgumentError, match=f"steps={wrong}; expected a whole number, at least one"):
+            profile_step(lambda: seen.append(1), limits=LIMITS, steps=wrong)
     assert not seen
 
 

@@ -24,7 +24,7 @@ def haar_bands(images: Tensor) -> Tensor:
     """Return the bands of images.
 
     Args:
-        images: (n, c, h, w) floating point, h and w even.
+        images: (n, c, h, w) floating point, h and w even and above 0.
 
     Returns:
         (n, 4, c, h / 2, w / 2), in the order of ``BANDS``, without gradient, on the device of the images;
@@ -34,10 +34,10 @@ def haar_bands(images: Tensor) -> Tensor:
         ArgumentError: another shape or dtype.
         MissingDependencyError: PyWavelets is not installed.
     """
-    if images.ndim != 4 or images.shape[2] % 2 or images.shape[3] % 2 or not images.is_floating_point():
+    if not (_has_bands(images) and images.is_floating_point()):
         raise ArgumentError(
             f"images {images.dtype} of shape {tuple(images.shape)}; expected floating point (n, c, h, w) with"
-            " even h and w: pad or cut them"
+            " even h and w above 0: pad or cut them"
         )
     try:
         import pywt
@@ -49,6 +49,11 @@ def haar_bands(images: Tensor) -> Tensor:
     low, (horizontal, vertical, diagonal) = pywt.dwt2(wide.cpu().numpy(), "haar")
     found = [torch.from_numpy(band).to(images) for band in (low, horizontal, vertical, diagonal)]
     return torch.stack(found, 1)
+
+
+def _has_bands(x: Tensor) -> bool:
+    """Whether a tensor has the shape of images of even height and width."""
+    return x.ndim == 4 and all(size > 0 and size % 2 == 0 for size in x.shape[2:])
 
 
 class SubbandModel(nn.Module):
@@ -113,9 +118,7 @@ def _results(model: nn.Module, kept: list[tuple[str, Tensor]]) -> Iterator[None]
 
     def hook(name: str) -> Callable[[nn.Module, object, object], Tensor | None]:
         def keep(_: nn.Module, __: object, result: object) -> Tensor | None:
-            if not isinstance(result, Tensor) or result.ndim != 4 or not result.requires_grad:
-                return None
-            if result.shape[2] % 2 or result.shape[3] % 2:
+            if not isinstance(result, Tensor) or not _has_bands(result) or not result.requires_grad:
                 return None
             kept.append((name, result))
             return result.clone()  # which the next layer may overwrite in place

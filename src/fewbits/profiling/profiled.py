@@ -50,8 +50,8 @@ def profile_step(
         trace: where a Chrome trace is written; None: nowhere.
 
     Raises:
-        ArgumentError: the step computes on another device than the CPU, a profiler is on, fewer than one step
-            is asked for, or the folder of the trace does not exist.
+        ArgumentError: the step computes on another device than the CPU, a profiler is on, steps are no whole
+            number from one up, or the folder of the trace does not exist.
 
     >>> import torch
     >>> x = torch.ones(1000)
@@ -61,8 +61,8 @@ def profile_step(
     """
     if profiles():
         raise ArgumentError("a profiler is on, and two cannot be; switch it off, or call the step alone")
-    if steps < 1:
-        raise ArgumentError(f"steps={steps!r}; expected at least one")
+    if type(steps) is not int or steps < 1:  # told before the first step, which changes weights; True is none
+        raise ArgumentError(f"steps={steps!r}; expected a whole number, at least one")
     if trace is not None and not Path(trace).parent.is_dir():
         raise ArgumentError(f"cannot write {trace}: its folder does not exist; create it first")
     for _ in range(_WARM_UP):

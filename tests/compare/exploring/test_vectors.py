@@ -136,6 +136,8 @@ def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
         taken(save(tmp_path / "big.npy", np.array([[1.0, 1e300]])))
     with pytest.raises(DataError, match=r"all vectors of .*z.npy are zero"):
         taken(save(tmp_path / "z.npy", np.zeros((3, 4))))
+    with pytest.raises(DataError, match=r"tiny.npy are zero, or too small for float32"):
+        taken(save(tmp_path / "tiny.npy", np.full((3, 4), 1e-60)))
     with pytest.raises(DataError, match=r"holds no floating-point values"):
         taken(save(tmp_path / "e.npy", np.zeros((3, 0))))
     (tmp_path / "p.npy").write_bytes(b"\x80\x04K\x01.")
@@ -155,10 +157,12 @@ def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
     save_file({"w": torch.ones(2, 4)}, tmp_path / "m.safetensors")
     with pytest.raises(ArgumentError, match=r"include='x\*' matches no tensor"):
         taken(tmp_path / "m.safetensors", include=["x*"])
-    with pytest.raises(ArgumentError, match="0 vectors; expected at least 1"):
-        taken("laplace", 0)
-    with pytest.raises(ArgumentError, match="a seed of -1"):
-        taken("laplace", seed=-1)
+    for count in (0, 2.5, True):
+        with pytest.raises(ArgumentError, match=f"vectors='{count}'; expected a whole number from 1 up"):
+            taken("laplace", count)
+    for seed in (-1, 0.5):
+        with pytest.raises(ArgumentError, match=f"seed='{seed}'; expected a whole number from 0 up"):
+            taken("laplace", seed=seed)
 
 
 def test_a_single_line_and_a_big_endian_array_are_fine(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 
 import numpy as np
@@ -73,10 +74,8 @@ def vectors_of(
         ArgumentError: no such distribution or file, fewer than one vector, or a pattern that matches nothing.
         DataError: the file cannot be read, or what it holds is no floating point, not finite or all zero.
     """
-    if count < 1:
-        raise ArgumentError(f"{count} vectors; expected at least 1")
-    if seed < 0:
-        raise ArgumentError(f"a seed of {seed}; expected 0 or more")
+    for name, number, least in (("vectors", count, 1), ("seed", seed, 0)):
+        _check_whole(name, number, least)
     random = np.random.default_rng(seed)
     if str(data) in DISTRIBUTIONS:
         if include or exclude:
@@ -86,9 +85,14 @@ def vectors_of(
     else:
         values, about = _stored(Path(data), count, random, include, exclude)
     if not values.any():
-        raise DataError(f"all vectors of {data} are zero; expected values to round")
+        raise DataError(f"all vectors of {data} are zero, or too small for float32; expected values to round")
     record = ExploredData(str(data), about, len(values), values.shape[1], seed, scale_rule)
     return Vectors(values, record)
+
+
+def _check_whole(name: str, number: object, least: int) -> None:
+    if isinstance(number, bool) or not isinstance(number, Integral) or int(number) < least:
+        raise ArgumentError(f"{name}={str(number)!r:.80}; expected a whole number from {least} up")
 
 
 @dataclass(frozen=True)
