@@ -4,6 +4,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,6 +68,24 @@ def test_compare_takes_a_task_with_a_metric_of_its_own(own: Any, capsys: pytest.
     assert (score["metric"], score["lower_is_better"]) == ("share", False)
     assert f"fewbits compare --model {task} --formats mx4" in Path("r.html").read_text()
     assert "--seeds" not in capsys.readouterr().out  # which is refused beside --model
+
+
+def test_codecs_of_a_task_are_measured_again_by_the_name_of_its_function(
+    own: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fewbits.compare import codecs
+
+    task = own.replace(":load", ":task")
+
+    def trained(common: Any, texts: Any, seeds: int, progress: Any) -> Any:
+        run = SimpleNamespace(bytes_sent=1.0, bytes_wide=1.0, value=1.0, final_loss=1.0)
+        return SimpleNamespace(runs=dict.fromkeys(texts, (run,)), errors=dict.fromkeys(texts, 0.0))
+
+    monkeypatch.setattr(codecs, "train_together", trained)
+    asked = ["compare", "--model", task, "--codecs", "bf16", "--seeds", "1", "--processes", "2"]
+    assert cli.run([*asked, "--json", "r.json", "--report", "r.html"]) == 0
+    assert json.loads(Path("r.json").read_text())["comparisons"][0]["task"] == task
+    assert f"--model {task} --codecs bf16" in Path("r.html").read_text()
 
 
 def test_train_trains_it(own: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -140,7 +140,8 @@ def _compared(
         )
 
     return CodecComparison(
-        task=common.task if Path(common.task).exists() else task.name,
+        # By which the command of a report finds it, whatever a task calls itself.
+        task=common.task if is_user_model(common.task) or Path(common.task).exists() else task.name,
         metric=task.metric,
         lower_is_better=task.lower_is_better,
         steps=task.hyper.steps,
