@@ -8,9 +8,9 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from numbers import Integral
 from pathlib import Path
 
+from fewbits.compare.whole_numbers import check_whole
 from fewbits.distributed.cost import OWN, Exchange, Link, Network, counted, reductions, step_seconds
 from fewbits.distributed.rates import measured_rates
 from fewbits.errors import ArgumentError, DataError
@@ -64,8 +64,8 @@ def predict_steps(
         FormatError: no such format.
     """
     chosen = tuple(dict.fromkeys(str(counted(codec)) for codec in ("fp32", *codecs)))
-    _check_whole("parameters", parameters)
-    _check_whole("per_node", per_node, most=_MOST_RANKS)
+    check_whole("parameters", parameters)
+    check_whole("per_node", per_node, most=_MOST_RANKS)
     if not 0 < compute_seconds < math.inf:
         raise ArgumentError(f"{1e3 * compute_seconds:g} ms of compute in a step; expected a number above 0")
     if not 0 <= overlap <= 1:
@@ -75,7 +75,7 @@ def predict_steps(
     link = Link(gigabits, latency_us)
     inner = None if inner_gigabits is None else Link(inner_gigabits, latency_us)
     for count in ranks:
-        _check_whole("ranks", count, least=2)
+        check_whole("ranks", count, least=2)
     networks = [Network(p, link, per_node, inner) for p in dict.fromkeys(ranks)]
     if per_node == 1 and inner is not None:
         raise ArgumentError("a link within nodes, which have one rank each; say how many a node has")
@@ -103,12 +103,6 @@ def predict_steps(
         rates=tuple(known[text] for text in chosen),
         rates_from="measured here" if rates is None else rates_from,
     )
-
-
-def _check_whole(name: str, count: object, *, least: int = 1, most: float = math.inf) -> None:
-    if isinstance(count, bool) or not isinstance(count, Integral) or not least <= int(count) <= most:
-        bound = "up" if most == math.inf else f"to {most}"
-        raise ArgumentError(f"{name}={str(count)!r:.80}; expected a whole number from {least} {bound}")
 
 
 def read_rates(path: str | os.PathLike[str]) -> tuple[CodecRates, ...]:

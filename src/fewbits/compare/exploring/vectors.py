@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fewbits.compare.whole_numbers import check_whole
 from fewbits.errors import ArgumentError, DataError
 from fewbits.files.checkpoint import StoredTensor, slices
 from fewbits.files.contents import ordinary_tensors
@@ -74,8 +74,8 @@ def vectors_of(
         ArgumentError: no such distribution or file, fewer than one vector, or a pattern that matches nothing.
         DataError: the file cannot be read, or what it holds is no floating point, not finite or all zero.
     """
-    for name, number, least in (("vectors", count, 1), ("seed", seed, 0)):
-        _check_whole(name, number, least)
+    check_whole("vectors", count)
+    check_whole("seed", seed, least=0)
     random = np.random.default_rng(seed)
     if str(data) in DISTRIBUTIONS:
         if include or exclude:
@@ -88,11 +88,6 @@ def vectors_of(
         raise DataError(f"all vectors of {data} are zero, or too small for float32; expected values to round")
     record = ExploredData(str(data), about, len(values), values.shape[1], seed, scale_rule)
     return Vectors(values, record)
-
-
-def _check_whole(name: str, number: object, least: int) -> None:
-    if isinstance(number, bool) or not isinstance(number, Integral) or int(number) < least:
-        raise ArgumentError(f"{name}={str(number)!r:.80}; expected a whole number from {least} up")
 
 
 @dataclass(frozen=True)
