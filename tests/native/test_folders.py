@@ -54,6 +54,12 @@ def test_a_room_includes_what_lies_below_it(source: Path) -> None:
     assert [i for i in included(source) if str(Path(i).parent) not in (room, *below)] == []
 
 
+@pytest.mark.parametrize("source", KERNELS, ids=lambda k: k.stem)
+def test_kernels_use_no_name_of_a_header_that_they_do_not_include(source: Path) -> None:
+    # Headers of GCC's library bring it along, those of LLVM's do not.
+    assert "std::size_t" not in source.read_text(encoding="utf-8")
+
+
 def missing(text: str) -> list[str]:
     """Return the definitions that comments name and that do not exist."""
     named = re.findall(r"\b(?:kernels/)?reference/[\w/]+\.py", text)

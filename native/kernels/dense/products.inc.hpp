@@ -52,7 +52,7 @@ inline V multiply_subtract(V a, V b, V c) {
 // tile computes of them is thrown away.
 template <class T>
 inline void pack_rows(const T* a, i64 row, i64 rows, i64 count, T* to) {
-    for (i64 i = 0; i < rows; ++i) __builtin_memcpy(to + i * lu_depth, a + i * row, static_cast<std::size_t>(count) * sizeof(T));
+    for (i64 i = 0; i < rows; ++i) __builtin_memcpy(to + i * lu_depth, a + i * row, static_cast<u64>(count) * sizeof(T));
 }
 
 // A panel of b: for each row `width` numbers, then zeros.
@@ -106,7 +106,7 @@ inline void subtract_product(i64 count, const T* a, const T* b, T* c, i64 row, i
     if (height >= tile_rows && width >= panel<T>) return subtract_tile(count, a, b, c, row);
     alignas(64) T tile[tile_rows * panel<T>] = {};
     const i64 rows = least(height, tile_rows);
-    const auto bytes = static_cast<std::size_t>(least(width, panel<T>)) * sizeof(T);
+    const auto bytes = static_cast<u64>(least(width, panel<T>)) * sizeof(T);
     for (i64 i = 0; i < rows; ++i) __builtin_memcpy(tile + i * panel<T>, c + i * row, bytes);
     subtract_tile(count, a, b, tile, panel<T>);
     for (i64 i = 0; i < rows; ++i) __builtin_memcpy(c + i * row, tile + i * panel<T>, bytes);

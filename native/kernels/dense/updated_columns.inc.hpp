@@ -120,7 +120,7 @@ void solve_upper_rows(const LuUpdate<T>& job, T* room, i64 first, i64 last) {
             pack_panel(job.right + p * panel<T>, job.row, job.k, least(panel<T>, job.n - p * panel<T>), job.packed + p * panel<T> * job.k);
         solve_panels(job, x, end - begin, room);
         for (i64 p = begin; p < end; ++p) {
-            const auto bytes = static_cast<std::size_t>(least(panel<T>, job.n - p * panel<T>)) * sizeof(T);
+            const auto bytes = static_cast<u64>(least(panel<T>, job.n - p * panel<T>)) * sizeof(T);
             for (i64 i = 0; i < job.k; ++i) __builtin_memcpy(job.right + i * job.row + p * panel<T>, job.packed + (p * job.k + i) * panel<T>, bytes);
         }
     }

@@ -19,7 +19,7 @@ inline void largest_of(const NmPermutation& s, i64 group, i64 first, i64 n, i32 
         // A column sinks through the sorted list: at each place the larger stays, the smaller goes on. Every row of the
         // group is a lane.
         i32 sinking[rows_at_once];
-        __builtin_memcpy(sinking, s.magnitudes + s.order[p] * s.rows + first, static_cast<std::size_t>(n) * sizeof(i32));
+        __builtin_memcpy(sinking, s.magnitudes + s.order[p] * s.rows + first, static_cast<u64>(n) * sizeof(i32));
         for (i64 k = 0; k <= s.keep; ++k)
             for (i64 r = 0; r < n; ++r) {
                 const i32 high = larger(top[k][r], sinking[r]);
