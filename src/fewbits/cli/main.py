@@ -48,6 +48,11 @@ app = typer.Typer(
 )
 
 
+def _is_empty(text: str) -> bool:
+    """Return whether a text, or each item of a list with commas, is empty."""
+    return not text.strip(" \t\n,")
+
+
 class _Command(typer.core.TyperCommand):
     """A command that refuses what would count for nothing: one of an option given twice, and empty texts."""
 
@@ -68,7 +73,7 @@ class _Command(typer.core.TyperCommand):
         given, *_ = self.make_parser(ctx).parse_args(args=list(args))
         for p in self.params:
             text = given.get(p.name or "")
-            if isinstance(text, str) and not text.strip(" \t\n,"):
+            if isinstance(text, str) and _is_empty(text):
                 name = p.opts[0] if p.opts[0].startswith("-") else p.opts[0].upper()
                 way_out = "" if p.required else ", or leave it out"
                 raise ArgumentError(f"{name} {text!r} is empty; give it a value{way_out}")
@@ -116,7 +121,7 @@ def _root(
 ) -> None:
     """More science with fewer bits: choose, store and invent narrow number formats."""
     given = getattr(context.get_parameter_source("alias"), "name", "")
-    if alias is not None and given != "ENVIRONMENT" and not alias.strip(" \t\n,"):
+    if alias is not None and given != "ENVIRONMENT" and _is_empty(alias):
         raise ArgumentError(f"--alias {alias!r} is empty; give it NAME=FORMAT, or leave it out")
     define(alias, _ALIASES if given == "ENVIRONMENT" else "--alias")
     if os.environ.get("FEWBITS_ISA"):  # else a run of hours would end where the first narrow job begins

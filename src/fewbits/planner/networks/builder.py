@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from numbers import Integral
 
 from fewbits.errors import ArgumentError
 from fewbits.planner.graph import Collective, Dimension, Edge, Graph, Layer, Operand
+from fewbits.tensor.inputs import is_count
 
 _NAMES = {2: ("b", "n"), 3: ("b", "s", "n"), 4: ("b", "c", "h", "w")}  # of axes, by how many there are
 
@@ -251,15 +251,12 @@ class Builder:
 
 def _space(names: Sequence[str], extents: Sequence[int]) -> tuple[Dimension, ...]:
     for extent in extents:
-        _check(extent)
+        if not is_count(extent):
+            raise ArgumentError(
+                f"a network with {extent!r:.80} samples, features or positions; expected whole numbers from 1"
+                " up"
+            )
     return tuple(Dimension(name, extent) for name, extent in zip(names, extents, strict=True))
-
-
-def _check(extent: object) -> None:
-    if isinstance(extent, bool) or not isinstance(extent, Integral) or int(extent) < 1:
-        raise ArgumentError(
-            f"a network with {extent!r:.80} samples, features or positions; expected whole numbers from 1 up"
-        )
 
 
 def _convolved(
