@@ -37,8 +37,9 @@ FLOOR := build/floor
 FLOOR_TORCH ?=
 FLOOR_TESTS ?= tests
 
-# Of `make mutants`: how many are drawn.
+# Of `make mutants`: how many are drawn, and from which folders of src/fewbits in place of its own choice.
 COUNT ?= 240
+FOLDERS ?=
 
 # Tests start some hundred interpreters, and each would compile the package's modules again where none may be kept.
 unexport PYTHONDONTWRITEBYTECODE
@@ -117,7 +118,7 @@ fuzz: setup
 
 # Mistakes made on purpose in the source, and how many of them the tests notice; `make mutants COUNT=600 SEED=1`.
 mutants: setup
-	$(BIN)/python tools/mutants.py --count $(COUNT) --seed $(SEED)
+	$(BIN)/python tools/mutants.py --count $(COUNT) --seed $(SEED) $(if $(FOLDERS),--folders $(FOLDERS))
 
 lint: setup
 	$(BIN)/ruff check .

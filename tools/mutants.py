@@ -36,7 +36,6 @@ FOLDERS = ("recipes", "train/schedules", "nn", "optim", "solvers", "sparsity")
 LOG = "tests.log"  # in each copy: what the newest tests said
 IDENTITY = ("path", "scope", "text", "before", "after")
 BUDGET_S = 90.0  # of tests for one mutant, by their times without it
-TESTS = ("tests/recipes", "tests/train", "tests/nn", "tests/optim", "tests/solvers", "tests/sparsity")
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -95,11 +94,12 @@ def run_tests(folder: Path, arguments: Iterable[str], limit_s: float | None = No
         return 1
 
 
-def survey(folder: Path) -> tuple[dict[str, dict[int, list[str]]], dict[str, Test]]:
-    """Run the tests once: return for each file and line the tests that reach it, and each test's time."""
+def survey(folder: Path, folders: Iterable[str]) -> tuple[dict[str, dict[int, list[str]]], dict[str, Test]]:
+    """Run the folders' tests once: return for each file and line the tests that reach it, and their times."""
     times = folder / "times.xml"
+    ran = sorted({"tests/conformance"} | {f"tests/{name.partition('/')[0]}" for name in folders})
     status = run_tests(
-        folder, [*TESTS, "--cov=fewbits", "--cov-context=test", "--cov-report=", f"--junitxml={times}"]
+        folder, [*ran, "--cov=fewbits", "--cov-context=test", "--cov-report=", f"--junitxml={times}"]
     )
     if status != 0:
         sys.exit(f"the tests fail without a mutation: {folder / LOG} says which")
@@ -159,14 +159,14 @@ def judge(folder: Path, mutation: Mutation, tests: list[Test]) -> Verdict:
     return Verdict(mutation, "survived" if status == 0 else "killed", len(tests))
 
 
-def sample(count: int, seed: int, only: str) -> list[Mutation]:
-    """Return mutations of every folder, as many of each, drawn by the seed."""
+def sample(folders: list[str], count: int, seed: int, only: str) -> list[Mutation]:
+    """Return mutations of the folders, as many of each, drawn by the seed."""
     drawn: list[Mutation] = []
-    for folder in FOLDERS:
+    for folder in folders:
         files = sorted((ROOT / "src/fewbits" / folder).rglob("*.py"))
         every = [m for f in files for m in mutations(ROOT, str(f.relative_to(ROOT))) if only in m.path]
         rng = random.Random(f"{seed} {folder}")
-        drawn += rng.sample(every, min(len(every), -(-count // len(FOLDERS))))
+        drawn += rng.sample(every, min(len(every), -(-count // len(folders))))
     return drawn
 
 
@@ -184,10 +184,10 @@ def known() -> dict[tuple[str, ...], str]:
     return {tuple(e[k] for k in IDENTITY): e["reason"] for e in entries}
 
 
-def table(verdicts: list[Verdict]) -> str:
+def table(folders: list[str], verdicts: list[Verdict]) -> str:
     """Return the score of each folder and the mutants that live, as text."""
     lines = ["folder            mutants  killed  equivalent  survived"]
-    for folder in (*FOLDERS, ""):
+    for folder in (*folders, ""):
         of = [v for v in verdicts if v.mutation.path.startswith(f"src/fewbits/{folder}")]
         killed, equal = sum(v.outcome == "killed" for v in of), sum(bool(v.reason) for v in of)
         name = folder or "all"
@@ -206,27 +206,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--count", type=int, default=240, help="mutants in all, as many from each folder")
     parser.add_argument("--seed", type=int, default=0, help="which mutants are drawn")
+    parser.add_argument("--folders", default=",".join(FOLDERS), help="those of src/fewbits, comma-separated")
     parser.add_argument("--only", default="", help="those whose path holds this text")
     parser.add_argument("--again", type=Path, help="only those that a run before, its --json, did not kill")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="copies that run side by side")
     parser.add_argument("--json", type=Path, help="write every verdict to this file")
     given = parser.parse_args()
-    folders: Queue[Path] = Queue()
+    folders = given.folders.split(",")
+    copies: Queue[Path] = Queue()
     first = copy("0")
-    reached, tests = survey(first)
+    reached, tests = survey(first, folders)
     for folder in (first, *(copy(str(i)) for i in range(1, given.workers))):
-        folders.put(folder)
+        copies.put(folder)
     reasons = known()
-    drawn = again(given.again) if given.again else sample(given.count, given.seed, given.only)
+    drawn = again(given.again) if given.again else sample(folders, given.count, given.seed, given.only)
 
     def work(mutation: Mutation) -> Verdict:
         if reason := reasons.get(mutation.identity):
             return Verdict(mutation, "equivalent", 0, reason)
-        folder = folders.get()
+        folder = copies.get()
         try:
             verdict = judge(folder, mutation, chosen_tests(mutation, reached, tests))
         finally:
-            folders.put(folder)
+            copies.put(folder)
         print(
             f"{verdict.outcome:10} {mutation.path}:{mutation.line} {mutation.before!r} -> {mutation.after!r}",
             flush=True,
@@ -235,7 +237,7 @@ def main() -> None:
 
     with ThreadPoolExecutor(given.workers) as pool:
         verdicts = list(pool.map(work, drawn))
-    print(table(verdicts))
+    print(table(folders, verdicts))
     if given.json:
         given.json.write_text(json.dumps([asdict(v) for v in verdicts], indent=1) + "\n")
     alive = sum(v.outcome != "killed" and not v.reason for v in verdicts)
