@@ -139,6 +139,11 @@ def test_each_constructor_reads_as_the_manual_says(text: str, fmt: Format) -> No
         ),
         ("block(element=int4,scale=uint4,size=tensor,outer=fp32)", "over a size that is a count"),
         ("block(element=int4,scale=fp32,size=16,outer=fp32)", "leave no room for an outer scale in float32"),
+        # 7 times 1.5 * 2^61
+        (
+            "block(element=int4,scale=float(e=7,m=1,bias=66),size=16,outer=fp32)",
+            "their product must lie from 1 to 2^64",
+        ),
         ("bdr(m=0)", "bdr: m=0 is not an integer from 1 to 15"),
         ("bdr(m=7,k1=16,k2=3)", "bdr: k1=16 is not a multiple of k2=3"),
         ("bdr(m=7,k1=4,k2=8)", "bdr: k2=8 is not an integer from 1 to 4"),

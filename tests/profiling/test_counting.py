@@ -358,8 +358,8 @@ def test_only_a_conversion_to_fewer_bits_narrows() -> None:
     assert not counted(lambda: x.copy_(half))["aten::copy_"].narrows
 
 
-def test_rounding_across_the_last_axis_is_strided_and_along_it_is_not() -> None:
-    x = torch.randn(32, 64)
+@pytest.mark.parametrize("x", [torch.randn(32, 64), torch.randn(32, 2)], ids=["wide", "narrow"])
+def test_rounding_across_the_last_axis_is_strided_and_along_it_is_not(x: torch.Tensor) -> None:
     assert counted(lambda: ops.fake_quantize(x, "mxfp4", 0, ops.conversions.Choices(), 0, None))[
         "fewbits::fake_quantize"
     ].strided

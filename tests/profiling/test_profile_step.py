@@ -149,6 +149,19 @@ def test_a_step_runs_as_often_as_the_manual_says(processes: int, monkeypatch: py
     assert len(runs) == 3 + 1 + 10 + (1 + 10) + 10 + (1 + 10) * (processes == 1)
 
 
+def test_fewer_threads_are_advised_where_they_are_faster_and_are_put_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        found = profile_step(
+            lambda: time.sleep(PAUSE * (torch.get_num_threads() > 1)), steps=1, limits=LIMITS
+        )
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert any("take 1, by torch.set_num_threads" in said for said in found.advice)
+
+
 def test_what_the_profiler_adds_is_that_of_whole_steps_not_of_the_medians_of_parts() -> None:
     which, model = itertools.count(), nn.Sequential(*(nn.Identity() for _ in range(9)))
 
