@@ -325,6 +325,27 @@ def test_a_stopped_job_goes_on_and_gives_the_same_bits(tmp_path: Path, monkeypat
     assert len(calls) == 1 + 2 * len(report.layers)  # other batches, another job
 
 
+@pytest.mark.parametrize(
+    ("other", "how"),
+    [(1, {}), (None, {"scale": "amax"}), (None, {"method": "round"}), (None, {"damping": 0.5})],
+    ids=["weights", "scale", "method", "damping"],
+)
+def test_what_another_job_left_in_the_folder_is_not_taken(
+    other: int | None, how: dict[str, Any], tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model, batches = nn.Sequential(nn.Linear(64, 8), nn.Linear(8, 3)), [mixed(20, 64)]
+    quantize_model(copy.deepcopy(model), batches, "mxfp4", method="gptq", folder=tmp_path)
+    if other is not None:
+        with torch.no_grad():
+            model[other].weight += 1
+    how = {"method": "gptq"} | how
+    again, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4", **how, folder=tmp_path)
+    alone, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4", **how)
+    for a, b in zip(alone.parameters(), again.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_a_damaged_file_of_a_layer_is_chosen_again(tmp_path: Path) -> None:
     model, batches = images()
     whole, _ = quantize_model(copy.deepcopy(model), batches, "mxfp4", folder=tmp_path)
@@ -360,6 +381,30 @@ def test_batches_by_name_and_in_tuples_and_layers_called_twice() -> None:
     two, second = quantize_model(copy.deepcopy(model), [(a, b)], "mxfp4")
     assert first.layers[0].vectors == second.layers[0].vectors == 40
     assert torch.equal(one.layer.weight, two.layer.weight)
+
+
+class Again(nn.Module):
+    """Three layers of one input, of which two take others afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain, self.turned, self.bent = (nn.Linear(32, 8, bias=False) for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.plain(x) + self.turned(x) + self.bent(x)
+        result: Tensor = first + self.turned(x.flip(-1)) + self.bent(x.exp())
+        return result
+
+
+def test_layers_of_one_input_that_take_others_besides_share_nothing() -> None:
+    torch.manual_seed(0)
+    model, x = Again(), mixed(40, 32)
+    whole, report = quantize_model(copy.deepcopy(model), [x], "mxfp4", method="gptq")
+    assert {r.layer: r.vectors for r in report.layers} == {"plain": 40, "turned": 80, "bent": 80}
+    for name, inputs in {"plain": [x], "turned": [x, x.flip(-1)], "bent": [x, x.exp()]}.items():
+        layer = nn.Sequential(copy.deepcopy(getattr(model, name)))
+        alone, _ = quantize_model(layer, inputs, "mxfp4", method="gptq")
+        assert torch.equal(getattr(whole, name).weight, alone[0].weight)
 
 
 @pytest.mark.parametrize(
