@@ -115,6 +115,48 @@ def test_two_rows_that_cancel_are_told_wherever_they_are(n: int) -> None:
         assert "singular to working precision" in said(np.stack([a, near]), np.ones(n))[0]
 
 
+def with_small(n: int, small: list[float]) -> Array:
+    """Return a matrix of these singular values, the others 1."""
+    rng = np.random.default_rng(n)
+    u, v = (np.linalg.qr(rng.standard_normal((n, n)))[0] for _ in range(2))
+    return (u * [*[1.0] * (n - len(small)), *small]) @ v.T
+
+
+NARROW = ["fp32", "bf16", "tf32", "int8x2", "mx9"]
+
+
+@pytest.mark.parametrize("precision", NARROW)
+@pytest.mark.parametrize("small", [[1e-10, 1e-17], [1e-9, 1e-13, 1e-17], [*np.logspace(-9, -17, 8)]], ids=len)
+def test_the_smallest_of_several_singular_values_that_factors_hide_is_found(
+    small: Any, precision: str
+) -> None:
+    a = with_small(60, small)
+    with pytest.warns(RuntimeWarning, match="singular to working precision"):
+        found: Any = factorize(a, precision).solve(np.ones(60))
+    assert len(found.stages) == 1
+    assert found.condition == np.inf
+    assert found.forward_error > 0.01  # no digit is certain
+
+
+@pytest.mark.parametrize("precision", NARROW)
+def test_several_small_singular_values_below_the_bound_are_the_condition(precision: str) -> None:
+    a = with_small(60, [1e-5, 1e-7, 1e-9, 1e-11])
+    assert said(a, np.ones(60), precision=precision) == []
+    found: Any = factorize(a, precision).solve(np.ones(60)).condition
+    exact = np.linalg.cond(a, np.inf)
+    assert exact / 20 < found < 5 * exact
+
+
+@pytest.mark.parametrize("assume_a", ["gen", "pos"])
+@pytest.mark.parametrize("precision", ["fp64", *NARROW])
+def test_small_hilbert_matrices_are_told_in_every_precision(precision: str, assume_a: str) -> None:
+    n = 12
+    a, inverse = linalg.hilbert(n), linalg.invhilbert(n)
+    # No scaling of rows and columns has a smaller condition (Bauer, Optimally Scaled Matrices, 1963).
+    assert np.linalg.eigvals(np.abs(inverse) @ a).real.max() > 2.0**53 / (4 * n**0.5)
+    assert "singular to working precision" in said(a, np.ones(n), precision=precision, assume_a=assume_a)[0]
+
+
 SOUND = ((1, 2, 3, 4), (64, 10_000), (1e2, 1e6, 1e9, 1e11))  # modes, least sizes for float32, conditions
 
 

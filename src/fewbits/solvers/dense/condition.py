@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 
 from fewbits.solvers.dense.factors import Factors
-from fewbits.solvers.dense.refinement import EPS
+from fewbits.solvers.dense.refinement import EPS, MOST_INNER
 from fewbits.solvers.dense.system import State, System, magnitudes, times_power
 
 _WHOLE = 16  # unknowns up to which the inverse itself is computed
 # Multiples fill a square evenly (Roberts, The Unreasonable Effectiveness of Quasirandom Sequences, 2018).
 _STEPS = torch.tensor([0.7548776662466927, 0.5698402909980532], dtype=torch.float64)
-_MOST_STEPS = 12  # of the Krylov search for the smallest singular vector; it ends when a step gains nothing
+_PATIENCE = 2  # steps of the Krylov search beyond twice those that its last gain took
 # Factors of a singular matrix, rounded with unit roundoff u, have a condition of about 1 / u. Above a
 # fiftieth of that, the factors cannot tell an ill-conditioned matrix from a singular one.
 _DOUBTED = 0.02
@@ -125,12 +125,17 @@ def _contracts(system: System, factors: Factors, answers: torch.Tensor) -> bool:
 
 
 def _largest_magnification(system: System, factors: Factors, start: torch.Tensor) -> float:
-    """Return a lower bound on the norm of A^-1: from the z in a Krylov space for which |A z| is smallest."""
+    """Return a lower bound on the norm of A^-1: from the z in a Krylov space for which |A z| is smallest.
+
+    The factors may hide several small singular values. The bound stays at one of them while the space finds
+    the next, for about as many steps as it took to get there: the search ends when it has gained nothing for
+    that long, and after as many steps as GMRES takes.
+    """
     v = start[:, None] / torch.linalg.vector_norm(start)
     basis, directions = v, v.new_zeros(len(v), 0)
     images = directions  # A times the directions, which are orthonormal
-    best = 0.0
-    for _ in range(_MOST_STEPS):
+    best, gained, at = 0.0, 0, 0.0
+    for step in range(1, min(MOST_INNER, len(v)) + 1):
         z = factors.solve(v)
         if not bool(torch.isfinite(z.abs()).all()):
             return math.inf
@@ -138,9 +143,11 @@ def _largest_magnification(system: System, factors: Factors, start: torch.Tensor
         if not bool(torch.isfinite(new.abs()).all()):  # the space is complete: z lies in it
             break
         directions, images = torch.cat([directions, new], 1), torch.cat([images, system.matvec(new)], 1)
-        before, best = best, max(best, _magnification(directions, images))
+        best = max(best, _magnification(directions, images))
+        if best > 2 * at:
+            gained, at = step, best
         v = _orthogonal(images @ (directions.mH @ z), basis)
-        if best <= 2 * before or not bool(torch.isfinite(v.abs()).all()):
+        if step >= 2 * gained + _PATIENCE or not bool(torch.isfinite(v.abs()).all()):
             break
         basis = torch.cat([basis, v], 1)
     return best
