@@ -17,6 +17,7 @@ from fewbits.errors import ArgumentError, DataError
 from fewbits.files import cast, inspect, restore
 from fewbits.files import load_file as load_narrow
 from fewbits.files.contents import sound_contents
+from fewbits.files.layouts.gguf_blocks import BLOCK_TYPES
 from tests.files.layouts.models import SIZES, loaded, logits, saved_llama
 
 gguf = pytest.importorskip("gguf")
@@ -472,6 +473,38 @@ def test_every_scale_byte_of_nvfp4_is_read_as_the_package_reads_it(tmp_path: Pat
     np.testing.assert_array_equal(found.float().numpy(), expected)
     zero = np.flatnonzero(~expected.reshape(-1, 16).any(axis=1))
     assert zero.tolist() == [0x00, 0x7F, 0x80]
+
+
+@pytest.mark.parametrize("kind", ["MXFP4", "Q8_0", "Q4_0", "TQ1_0", "TQ2_0"])
+def test_every_code_is_read_as_the_package_reads_it(tmp_path: Path, kind: str) -> None:
+    """Also those that its quantizer does not write, as -8 of Q4_0, and the digit 3 of TQ2_0, which is 2."""
+    of_type = gguf.GGMLQuantizationType[kind]
+    blocks = np.random.default_rng(0).integers(0, 256, (64, gguf.GGML_QUANT_SIZES[of_type][1]), np.uint8)
+    if kind == "MXFP4":
+        blocks[:, 0] = np.arange(100, 164)
+    else:
+        blocks[:, 0 if kind[0] == "Q" else -2 :][:, :2] = np.array([0.75], "<f2").view(np.uint8)
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "starcoder")
+    writer.add_tensor("x.weight", blocks, raw_dtype=of_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
+    (found,) = load_file(tmp_path / "back.safetensors").values()
+    (expected,) = by_the_package(tmp_path / "model.gguf").values()
+    np.testing.assert_array_equal(found.float().numpy(), expected)
+    (narrow,) = load_narrow(tmp_path / "model.gguf").values()
+    assert isinstance(narrow, fb.NarrowTensor)
+    np.testing.assert_array_equal(narrow.dense().float().numpy(), expected)
+
+
+def test_blocks_of_tq2_0_are_joined_as_they_are_split() -> None:
+    blocks = np.random.default_rng(0).integers(0, 256, (64, 66), np.uint8)
+    kinds = [kind for kind in BLOCK_TYPES if kind.name == "TQ2_0"]
+    assert len(kinds) == 2
+    for kind in kinds:
+        np.testing.assert_array_equal(kind.join(*kind.split(blocks)), blocks)
 
 
 @pytest.mark.parametrize("counts", [4, [4, 4], [4, 2], None])

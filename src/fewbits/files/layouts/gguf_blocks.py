@@ -18,6 +18,7 @@ Octets = NDArray[np.uint8]  # (blocks, bytes)
 
 _FP16 = Float(5, 10, 15, "ieee")
 _E2M1, _E4M3 = Float(2, 1), Float(4, 3, 7, "fn")
+_DIGIT_SHIFTS = np.array([[0], [2], [4], [6]], np.uint8)
 
 
 class BlockType(NamedTuple):
@@ -99,40 +100,43 @@ def _split_q8_0(blocks: Octets) -> tuple[Octets, Octets]:
     return blocks[:, 2:], blocks[:, :2]
 
 
-def _join_ternary(name: str, digits: Octets, scales: Octets) -> Octets:
+def _join_digits(codes: Octets, scales: Octets) -> Octets:
+    """Pack the digits 0 to 3 of TQ2_0: of each 128, four that are 32 apart share a byte."""
+    digits = _items(codes, 2).reshape(-1, 2, 4, 32) << _DIGIT_SHIFTS
+    packed: Octets = np.bitwise_or.reduce(digits, axis=2).reshape(len(codes), -1)
+    return np.concatenate([packed, scales], axis=1)
+
+
+def _split_digits(blocks: Octets) -> tuple[Octets, Octets]:
+    digits: Octets = (blocks[:, :-2].reshape(-1, 2, 1, 32) >> _DIGIT_SHIFTS) & np.uint8(3)
+    return _stream(digits.reshape(len(blocks), -1), 2), blocks[:, -2:]
+
+
+def _join_tq2_0(codes: Octets, scales: Octets) -> Octets:
+    return _join_digits(_stream((_items(codes, 2) + np.uint8(1)) & np.uint8(3), 2), scales)
+
+
+def _split_tq2_0(blocks: Octets) -> tuple[Octets, Octets]:
+    digits, scales = _split_digits(blocks)
+    return _stream((_items(digits, 2) - np.uint8(1)) & np.uint8(3), 2), scales
+
+
+def _join_tq1_0(codes: Octets, scales: Octets) -> Octets:
     """Let the package pack the digits 0, 1, 2 of -1, 0, 1, and put the scale behind them."""
     import gguf
 
-    values = digits.astype(np.float32) - 1
-    packed: Octets = gguf.quants.quantize(values, gguf.GGMLQuantizationType[name])
+    values = _items(codes, 2).astype(np.float32) - 1
+    packed: Octets = gguf.quants.quantize(values, gguf.GGMLQuantizationType.TQ1_0)
     return np.concatenate([packed[:, :-2], scales], axis=1)
 
 
-def _split_ternary(name: str, blocks: Octets) -> tuple[Octets, Octets]:
+def _split_tq1_0(blocks: Octets) -> tuple[Octets, Octets]:
     import gguf
 
     ones = np.broadcast_to(np.array([1], "<f2").view(np.uint8), (len(blocks), 2))
     scaled_by_one = np.concatenate([blocks[:, :-2], ones], axis=1)
-    values = gguf.quants.dequantize(scaled_by_one, gguf.GGMLQuantizationType[name])
-    return (values + 1).astype(np.uint8), blocks[:, -2:]
-
-
-def _join_tq2_0(codes: Octets, scales: Octets) -> Octets:
-    return _join_ternary("TQ2_0", (_items(codes, 2) + np.uint8(1)) & np.uint8(3), scales)
-
-
-def _split_tq2_0(blocks: Octets) -> tuple[Octets, Octets]:
-    digits, scales = _split_ternary("TQ2_0", blocks)
-    return _stream((digits - np.uint8(1)) & np.uint8(3), 2), scales
-
-
-def _join_tq1_0(codes: Octets, scales: Octets) -> Octets:
-    return _join_ternary("TQ1_0", _items(codes, 2), scales)
-
-
-def _split_tq1_0(blocks: Octets) -> tuple[Octets, Octets]:
-    digits, scales = _split_ternary("TQ1_0", blocks)
-    return _stream(digits, 2), scales
+    values = gguf.quants.dequantize(scaled_by_one, gguf.GGMLQuantizationType.TQ1_0)
+    return _stream((values + 1).astype(np.uint8), 2), blocks[:, -2:]
 
 
 def _join_plain(codes: Octets, scales: Octets) -> Octets:
@@ -153,6 +157,7 @@ def _plain(name: str) -> BlockType:
 _MXFP4, _NVFP4 = CATALOGUE["mxfp4"].format, CATALOGUE["nvfp4"].format
 _SYMMETRIC_8, _SYMMETRIC_4, _SYMMETRIC_2 = (Fixed(n, 0, "symmetric") for n in (8, 4, 2))
 _TERNARY = Lookup((-1.0, 0.0, 1.0))
+_DIGITS = Lookup((-1.0, 0.0, 1.0, 2.0))  # no quantizer writes the last one, which ggml reads as 2
 
 # Of several formats of a type, the last is what a file is read as: it has every code, and no outer scale. An
 # outer scale is a tensor of its own beside an NVFP4.
@@ -165,9 +170,8 @@ BLOCK_TYPES = (
     BlockType("Q4_0", Block(_SYMMETRIC_4, _FP16, 32), 32, 2, 16, 18, _join_q4_0, _split_q4_0),
     BlockType("Q4_0", Block(Fixed(4), _FP16, 32), 32, 2, 16, 18, _join_q4_0, _split_q4_0),
     BlockType("TQ2_0", Block(_SYMMETRIC_2, _FP16, 256), 256, 2, 64, 66, _join_tq2_0, _split_tq2_0),
-    BlockType(
-        "TQ1_0", Block(Lookup((-1.0, 0.0, 1.0)), _FP16, 256), 256, 2, 64, 54, _join_tq1_0, _split_tq1_0
-    ),
+    BlockType("TQ2_0", Block(_DIGITS, _FP16, 256), 256, 2, 64, 66, _join_digits, _split_digits),
+    BlockType("TQ1_0", Block(_TERNARY, _FP16, 256), 256, 2, 64, 54, _join_tq1_0, _split_tq1_0),
     _plain("bf16"),
     _plain("fp16"),
     _plain("fp32"),
