@@ -308,6 +308,26 @@ def test_a_model_that_the_package_wrote_is_read(llama: Path, tmp_path: Path) -> 
     assert not torch.equal(restored[f"{UP}.weight"], wide[f"{UP}.weight"])
 
 
+@pytest.mark.parametrize("name", ["mxfp4", "mxfp6_e2m3", "mxfp8_e4m3"])
+def test_scales_of_blocks_have_a_rule_for_fp4_and_fp8_and_another_for_fp6(name: str) -> None:
+    """The rules that docs/rules.md names."""
+    pytest.importorskip("compressed_tensors", minversion="0.20")  # older versions have no FP6
+    from compressed_tensors.quantization.utils.mxfp_utils import generate_mx_scales
+
+    torch.manual_seed(0)
+    x = torch.randn(4000, 32) * 2.0 ** torch.randint(-40, 40, (4000, 1))
+    x[:2, 0] = torch.tensor([1.75, 1.9375]) * 2.0**45
+    theirs = generate_mx_scales(x.abs().amax(1), int(name[4])).to(torch.uint8)
+    equal = set()
+    for rule in ("1.75", "even"):
+        scales = fb.quantize(x, name, scale_rule=rule).scales
+        assert scales is not None
+        if torch.equal(scales.flatten(), theirs):
+            equal.add(rule)
+    # With the one mantissa bit of FP4 both rules are one.
+    assert equal == {"4": {"1.75", "even"}, "6": {"even"}, "8": {"1.75"}}[name[4]]
+
+
 def test_weights_turned_against_what_layers_compute_are_not_taken_for_the_models(
     llama: Path, tmp_path: Path
 ) -> None:

@@ -67,7 +67,10 @@ def _even(element: Element) -> Rule:
 
 
 def _one_seventy_five(element: Element) -> Rule:
-    """As ``even`` with one mantissa bit for every element: up from 1.75 on (compressed-tensors adds 2^21)."""
+    """As ``even`` with one mantissa bit for every element: up from 1.75 on.
+
+    compressed-tensors adds 2^21 for FP4 and FP8; for FP6 it takes ``even``.
+    """
     return Rule(0, Fraction(7, 4), True)
 
 
