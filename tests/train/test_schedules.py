@@ -2,6 +2,7 @@
 
 import json
 import math
+import pickle
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -31,6 +32,23 @@ def _formats(model: nn.Module, name: str) -> list[str]:
 
 
 # ---- What is asked for: a model that follows the recipe, and a number of steps ----
+
+
+@pytest.mark.parametrize("name", ["posit8", "mxfp6"])
+def test_a_model_with_a_schedule_and_its_optimizer_are_pickled_without_it(name: str) -> None:
+    model = prepare(_model(), name)
+    running, optimizer = schedule(model, name, 30), AdamW(model.parameters(), recipe=name)
+    copied, with_it = pickle.loads(pickle.dumps((model, optimizer)))  # noqa: S301
+    x = torch.randn(4, 16)
+    assert torch.equal(copied(x), model(x))
+    copied(x).sum().backward()
+    if name == "posit8":  # the schedule changes the layers of the original alone
+        with pytest.raises(ArgumentError, match="nothing changes them"):
+            with_it.step()
+        running = schedule(copied, name, 30)
+    with_it.step()
+    assert not torch.equal(copied(x), model(x))
+    assert running.step == 0
 
 
 def test_a_schedule_is_one_of_the_recipe_that_the_model_was_prepared_with() -> None:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
-from weakref import ReferenceType, WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import nn
@@ -24,8 +24,23 @@ from fewbits.recipes.recipe import Recipe
 STORED = ("parameter", "has_master", "master", "update", "held_gradient", "first_moment", "second_moment")
 
 _RECIPE = "fewbits_recipe"
-_SCHEDULE = "fewbits_schedule"  # of a parameter, in a weak reference
+_SCHEDULE = "fewbits_schedule"  # of a parameter, in a :class:`_Running`
 _STEPS: WeakKeyDictionary[torch.optim.Optimizer, int] = WeakKeyDictionary()  # checked steps of each optimizer
+
+
+class _Running:
+    """Refers to the schedule of a model and does not keep it alive; copies and pickles refer to none."""
+
+    def __init__(self, schedule: Any = None) -> None:
+        self._schedule = None if schedule is None else ref(schedule)
+
+    def __call__(self) -> Any:
+        """Return the schedule; None if it is gone."""
+        return None if self._schedule is None else self._schedule()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what copies and pickles are made of: a schedule changes the layers of the original."""
+        return _Running, ()
 
 
 class PreparedParameters(Marks):
@@ -40,7 +55,7 @@ class PreparedParameters(Marks):
 
     def __init__(self, module: nn.Module, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.schedule: ReferenceType[Any] | None = None  # of copies none: it changes the original's layers
+        self.schedule: _Running | None = None  # of copies none
         super().__init__(module)
         look_before_steps()
 
@@ -71,9 +86,9 @@ def note_schedule(model: nn.Module, schedule: object) -> None:
     Modules note it beside their recipe, for parameters that take the place of those that are there.
     """
     for _, prepared in prepared_parts(model):
-        prepared.schedule = ref(schedule)
+        prepared.schedule = _Running(schedule)
     for p in model.parameters():
-        setattr(p, _SCHEDULE, ref(schedule))
+        setattr(p, _SCHEDULE, _Running(schedule))
 
 
 def prepared_parts(model: nn.Module) -> Iterator[tuple[str, PreparedParameters]]:
@@ -152,7 +167,7 @@ def _called_by_scaler() -> bool:
     return False
 
 
-def _check_scheduled(recipe: Recipe, reference: ReferenceType[Any] | None, steps: int) -> None:
+def _check_scheduled(recipe: Recipe, reference: _Running | None, steps: int) -> None:
     if not recipe.schedule:
         return
     said = f"the model was prepared with recipe {recipe.name!r}, whose formats change while it trains, and"
