@@ -243,3 +243,16 @@ def test_what_cannot_be_is_refused(images: Images, monkeypatch: pytest.MonkeyPat
     with pytest.raises(fb.MissingDependencyError, match=r"pip install 'fewbits\[cache\]'"):
         CachedDataset(images, fingerprint="1", folder=tmp_path)
     assert all_right(CachedDataset(images, fingerprint="1"), images)
+
+
+def test_indices_are_those_of_a_list() -> None:
+    values = list(range(10, 15))
+    cached = CachedDataset(values, fingerprint="five")
+    for index in range(-8, 8):
+        try:
+            wanted = values[index]
+        except IndexError:
+            with pytest.raises(IndexError):
+                cached[index]
+        else:
+            assert cached[index] == wanted

@@ -125,15 +125,17 @@ class CachedDataset(Dataset[Sample]):
 
         Raises:
             ArgumentError: the sample has something in it that cannot be kept.
-            IndexError: as the data set does.
+            IndexError: as the data set does, and for what counts from the end beyond its first sample.
         """
         i = operator.index(index)
         i += len(self) if i < 0 else 0
+        if i < 0:  # the data set would count from its end once more
+            raise IndexError(f"sample {index} of {len(self)}; expected {-len(self)} or more")
         octets = self._memory.get(i)
         if octets is not None:
             self._count("memory")
             return cast(Sample, from_bytes(octets))
-        octets = self._from_disk(i) if i >= 0 else None
+        octets = self._from_disk(i)
         if octets is None:
             sample = self.dataset[i]
             octets = to_bytes(sample)
