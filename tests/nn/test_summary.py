@@ -136,3 +136,19 @@ def test_a_summary_is_of_this_moment() -> None:
 def test_a_model_that_is_not_prepared_has_no_summary() -> None:
     with pytest.raises(ArgumentError, match=r"Linear is not prepared; call fewbits\.nn\.prepare"):
         summary(nn.Linear(2, 2))
+
+
+def test_a_run_leaves_averages_and_random_numbers_as_they_were() -> None:
+    layers = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4)]
+    model = prepare(nn.Sequential(*layers), "mxfp6")
+    model.register_buffer("one", torch.ones(1).expand(4))
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    torch.manual_seed(5)
+    drawn = torch.rand(3)
+    torch.manual_seed(5)
+    summary(model, torch.randn(6, 8, generator=torch.Generator().manual_seed(1)) + 3)
+    assert torch.equal(torch.rand(3), drawn)
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
+    with pytest.raises(IndexError):  # the norm has run when the last layer fails
+        summary(model.append(nn.Flatten(9)), torch.ones(6, 8))
+    assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())

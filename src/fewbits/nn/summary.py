@@ -79,7 +79,8 @@ def summary(model: nn.Module, *inputs: object) -> Summary:
         model: a prepared model.
         inputs: with them the model runs forward once, without gradients, and every module that multiplies
             outside of narrow layers is named, with PyTorch's name of the product. So is every narrow layer
-            that did not run: its model may read its weight by itself, and multiply wide.
+            that did not run: its model may read its weight by itself, and multiply wide. Buffers, as the
+            averages of a norm, and PyTorch's random numbers stay as they were.
 
     Raises:
         ArgumentError: the model is not prepared.
@@ -183,9 +184,29 @@ class _Products(TorchDispatchMode):
 
 def _run(model: nn.Module, names: dict[str, nn.Module], inputs: tuple[object, ...]) -> _Products:
     products = _Products()
-    with torch.no_grad(), products, _followed(names, products):
+    with torch.no_grad(), _left_as_it_was(model), products, _followed(names, products):
         model(*inputs)
     return products
+
+
+@contextmanager
+def _left_as_it_was(model: nn.Module) -> Iterator[None]:
+    """Give back the buffers' values and the random numbers: norms average, and dropout draws, as they run."""
+    held = [
+        (module, name, buffer, buffer.clone())
+        for module in model.modules()
+        for name, buffer in module._buffers.items()
+        if buffer is not None
+    ]
+    devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            for module, name, buffer, values in held:
+                module._buffers[name] = buffer
+                if torch._debug_has_internal_overlap(buffer) != 1:  # to which nobody can write
+                    buffer.copy_(values)
 
 
 @contextmanager
