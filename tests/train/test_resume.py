@@ -1,5 +1,7 @@
 """A run that is killed and resumed ends with the bits of one that was not."""
 
+import json
+import math
 import shutil
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -102,3 +104,28 @@ def test_a_log_that_ends_in_half_a_line_is_mended(finished: Path) -> None:
         file.write('{"kind": "step", "st')
     run(SETTINGS, finished, resume=True)
     assert column(finished, "loss") == expected
+
+
+@pytest.mark.parametrize("log", [None, "", "no log\n", "[]\n", '{"kind": "step"}\n', "{" * 2000 + "\n"])
+def test_a_log_that_is_gone_or_is_none_is_refused_and_left(finished: Path, log: str | None) -> None:
+    path = finished / "log.jsonl"
+    path.unlink()
+    if log is not None:
+        path.write_text(log)
+    with pytest.raises(DataError, match=r"log\.jsonl (has 0 of the 30 steps|is no log of a training run)"):
+        run(SETTINGS, finished, resume=True)
+    assert (path.read_text() if path.exists() else None) == log
+
+
+def test_the_log_of_a_run_that_diverges_is_json(tmp_path: Path) -> None:
+    ran = run(replace(SETTINGS, recipe="mxfp6", steps=4, observe_every=1, lr=1e30), tmp_path)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    lines = (tmp_path / "log.jsonl").read_text().splitlines()
+    records = [json.loads(line, parse_constant=refuse) for line in lines]
+    losses = [r["loss"] for r in records if r["kind"] == "step"]
+    assert [loss is None for loss in losses] == [math.isnan(loss) for loss in column(tmp_path, "loss")]
+    assert losses[-1] is None
+    assert math.isnan(ran.final_loss)

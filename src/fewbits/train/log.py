@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from importlib.util import find_spec
+from math import isfinite, nan
 from pathlib import Path
 from typing import Any
 
+from fewbits.errors import DataError
 from fewbits.files.atomic import write_text
 
 _SCALARS = ("loss", "lr", "gradient_norm", "loss_scale")
@@ -16,15 +18,26 @@ _SCALARS = ("loss", "lr", "gradient_norm", "loss_scale")
 class Log:
     """Appends to ``log.jsonl`` in a folder: a record for each step, each operand seen and each warning.
 
+    A number that is infinite or NaN is null, as JSON has neither.
+
     Args:
         folder: of the run.
         step: of the checkpoint that the run goes on from; later records are cut off, to be written again.
+
+    Raises:
+        DataError: the file is no log, or lacks steps up to ``step``.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
         self.path = folder / "log.jsonl"
-        lines = [line for line in _lines(self.path) if _step(line) <= step] if step else []
-        write_text(self.path, "".join(line + "\n" for line in lines))
+        records = [r for r in _records(self.path) if r["step"] <= step] if step else []
+        done = sum(r["kind"] == "step" for r in records)
+        if done != step:
+            raise DataError(
+                f"{self.path} has {done} of the {step} steps of the checkpoint beside it; put back the log"
+                " that the run wrote, or make the run again in another folder"
+            )
+        write_text(self.path, "".join(json.dumps(record) + "\n" for record in records))
         self.file = self.path.open("a", encoding="utf-8")
         self.board: Any = None
         if find_spec("tensorboard") is not None:
@@ -65,26 +78,32 @@ class Log:
             self.board.close()
 
     def _write(self, kind: str, record: dict[str, object]) -> None:
-        self.file.write(json.dumps({"kind": kind, **record}) + "\n")
+        finite = {k: None if isinstance(x, float) and not isfinite(x) else x for k, x in record.items()}
+        self.file.write(json.dumps({"kind": kind, **finite}) + "\n")
 
 
 def column(folder: Path, name: str) -> list[float]:
-    """Return one number of each step of the run in ``folder``, as ``loss`` or ``seconds``."""
-    records = (json.loads(line) for line in _lines(folder / "log.jsonl"))
-    return [r[name] for r in records if r["kind"] == "step"]
+    """Return one number of each step of the run in ``folder``, as ``loss`` or ``seconds``; NaN for null."""
+    steps = [r for r in _records(folder / "log.jsonl") if r["kind"] == "step"]
+    return [nan if r[name] is None else r[name] for r in steps]
 
 
 def warnings(folder: Path) -> list[str]:
     """Return the warnings of the run in ``folder``."""
-    records = (json.loads(line) for line in _lines(folder / "log.jsonl"))
-    return [r["text"] for r in records if r["kind"] == "warning"]
+    return [r["text"] for r in _records(folder / "log.jsonl") if r["kind"] == "warning"]
 
 
-def _lines(path: Path) -> list[str]:
-    """Return the complete lines: the last one of a killed run may be cut off."""
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    return text.split("\n")[:-1]
+def _records(path: Path) -> list[dict[str, Any]]:
+    """Return the records of the complete lines: the last one of a killed run may be cut off.
 
-
-def _step(line: str) -> int:
-    return int(json.loads(line)["step"])
+    Raises:
+        DataError: a line is no record.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
+        records = [json.loads(line) for line in lines]
+        if all(isinstance(r["kind"], str) and isinstance(r["step"], int) for r in records):
+            return records
+    except (ValueError, KeyError, TypeError):
+        pass
+    raise DataError(f"{path} is no log of a training run; remove its folder, or choose another one")
