@@ -83,6 +83,27 @@ def test_bad_input_is_one_line_and_leaves_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_folder_of_another_run_is_refused_before_the_first_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "runs"
+    there = out / "digits-mxfp6-seed1"
+    there.mkdir(parents=True)
+    (there / "checkpoint.safetensors").touch()
+    texts = [tmp_path / one / "texts" for one in ("a", "b")]
+    for folder in texts:
+        folder.mkdir(parents=True)
+    twice = "mxfp6:vector=fp32,mxfp6: vector=fp32"
+    for given, said in (
+        (["--recipe", "fp32,mxfp6", "--task", "digits", "--seeds", "2"], "mxfp6-seed1 holds a run; go on"),
+        (["--recipe", f"fp32,{twice}", "--task", "digits"], "would both lie in"),
+        (["--recipe", "fp32", "--task", ",".join(map(str, texts))], "texts-fp32-seed0; train them by two"),
+    ):
+        assert run(["train", *given, "--steps", "1", "--out", str(out)]) == 2
+        assert said in " ".join(capsys.readouterr().err.split())
+        assert list(out.iterdir()) == [there]
+
+
 def test_mnist_without_its_files_says_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -182,7 +182,9 @@ class _Job:
         from fewbits.report import train_json, train_page, train_table
         from fewbits.train.together import rank
 
-        runs = [_all_runs(self.recipes, each, self.seeds, self.out, self.resume) for each in self.of_tasks]
+        given = [self._settings(each) for each in self.of_tasks]
+        _check_folders([settings for of_task in given for settings in of_task], self.out, self.resume)
+        runs = [_all_runs(of_task, self.out, self.resume) for of_task in given]
         if rank():
             return
         console = tables_console(self.report, self.json)
@@ -192,28 +194,42 @@ class _Job:
         write_report(self.json, lambda: train_json([run for of_task in runs for run in of_task], origin))
         write_report(self.report, lambda: train_page(runs[0], origin))
 
+    def _settings(self, of_task: Settings) -> list[Settings]:
+        return [replace(of_task, recipe=r, seed=seed) for r in self.recipes for seed in range(self.seeds)]
 
-def _all_runs(recipes: list[str], common: Settings, seeds: int, out: Path, resume: bool) -> list[TrainRun]:
-    from fewbits.train import run
+
+def _check_folders(runs: list[Settings], out: Path, resume: bool) -> None:
+    """Raise, before the first run, where a folder is that of another one."""
     from fewbits.train.checkpoint import begun
+    from fewbits.train.runs import folder_name
+
+    of_folder: dict[str, Settings] = {}
+    for settings in runs:
+        name = folder_name(settings)
+        other = of_folder.setdefault(name, settings)
+        if other is not settings:
+            raise ArgumentError(
+                f"{other.task} by {other.recipe!r} and {settings.task} by {settings.recipe!r} would both lie"
+                f" in {out / name}; train them by two commands, each with an --out of its own"
+            )
+        if not resume and begun(out / name):
+            raise ArgumentError(
+                f"{out / name} holds a run; go on with it by --resume, or choose another --out"
+            )
+
+
+def _all_runs(settings: list[Settings], out: Path, resume: bool) -> list[TrainRun]:
+    from fewbits.train import run
     from fewbits.train.runs import folder_name
     from fewbits.train.together import rank
 
     runs = []
     try:
         with progress_bar() if rank() == 0 else nullcontext[Report](_silent) as show:
-            for name in recipes:
-                for seed in range(seeds):
-                    settings = replace(common, recipe=name, seed=seed)
-                    folder = out / folder_name(settings)
-                    if not resume and begun(folder):
-                        raise ArgumentError(
-                            f"{folder} holds a run; go on with it by --resume, or choose another --out"
-                        )
-                    bar = _Bar(f"{name[:24]}, seed {seed}", show)
-                    runs.append(
-                        run(settings, folder, resume=resume, progress=bar.progress, callback=bar.callback)
-                    )
+            for one in settings:
+                bar = _Bar(f"{one.recipe[:24]}, seed {one.seed}", show)
+                folder = out / folder_name(one)
+                runs.append(run(one, folder, resume=resume, progress=bar.progress, callback=bar.callback))
     except KeyboardInterrupt:
         raise Interrupted(f"interrupted; the same command with --resume goes on from {out}") from None
     return runs
