@@ -1,8 +1,11 @@
 """The loop says what goes wrong, and its runs have folders of their own."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -107,9 +110,18 @@ def test_settings_of_another_selection_do_not_resume_a_run(tmp_path: Path) -> No
         run(replace(settings, exclude=("conv2",)), tmp_path, resume=True)
 
 
-@pytest.mark.parametrize("change", [{"lr": 0.0}, {"lr": float("nan")}, {"batch_size": 0}])
-def test_settings_that_train_nothing_are_refused(change: dict[str, float]) -> None:
-    with pytest.raises(ArgumentError, match=next(iter(change))):
+@pytest.mark.parametrize(
+    "change",
+    [
+        *({"lr": 0.0}, {"lr": float("nan")}, {"lr": "1"}, {"batch_size": 0}, {"batch_size": 1.5}),
+        *({"save_every": 0}, {"save_every": -3}, {"save_every": 0.5}, {"observe_every": 0}),
+        *({"seed": 1.5}, {"seed": -1}, {"seed": True}, {"steps": -1}, {"steps": 2.0}, {"steps": False}),
+        *({"processes": 0}, {"processes": 1.5}, {"seed": np.int64(3)}),
+    ],
+)
+def test_settings_of_which_nothing_can_be_made_are_refused(change: dict[str, Any]) -> None:
+    ((name, value),) = change.items()
+    with pytest.raises(ArgumentError, match=f"^{name}={re.escape(repr(value))}; expected "):
         Settings("digits", "mxfp4", **change)
 
 

@@ -41,6 +41,15 @@ no_batches = lambda: (nn.Linear(2, 2), [])
 no_model = lambda: (1, [2])
 no_call = lambda: (nn.Linear(2, 2), [torch.ones(2)], 3)
 text = "a text"
+
+def loss_of_rows():
+    return nn.Linear(8, 1), batches(), lambda model, batch: (model(batch["x"]) - batch["y"]).square().mean(-1)
+
+def loss_of_python():
+    return nn.Linear(8, 1), batches(), lambda model, batch: 0.5
+
+def loss_in_a_list():
+    return nn.Linear(8, 1), batches(), lambda model, batch: loss(model, batch)[None]
 """
 _NUMBERS = itertools.count()
 
@@ -115,6 +124,21 @@ def test_what_does_not_fit_the_contract_is_refused(module: Any, function: Any, s
 def test_a_task_needs_a_loss_and_two_batches(module: Any, function: Any, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         user_task(f"{module}:{function}")
+
+
+@pytest.mark.parametrize(("function", "said"), [("rows", r"shape \(16,\)"), ("python", "float")])
+def test_a_loss_is_one_value_in_training_and_in_evaluation(module: Any, function: Any, said: str) -> None:
+    task = user_task(f"{module}:loss_of_{function}")
+    model, batch = task.create(0), task.draw_batch(torch.Generator(), 1)
+    for computed in (lambda: task.loss(model, batch), lambda: task.evaluate(model)):
+        with pytest.raises(ArgumentError, match=f"returned {said}; expected the mean loss"):
+            computed()
+
+
+def test_a_loss_may_have_axes_of_one_value(module: Any) -> None:
+    plain, listed = (user_task(f"{module}:{function}") for function in ("load", "loss_in_a_list"))
+    model, batch = plain.create(0), plain.draw_batch(torch.Generator(), 2)
+    assert torch.equal(listed.loss(model, batch), plain.loss(model, batch))
 
 
 def test_a_module_that_is_not_there_is_named_and_one_that_it_misses_is_pythons_own_error(module: Any) -> None:

@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 from fewbits.errors import ArgumentError
 from fewbits.train.tasks.task import Hyperparameters
 
+# Of whole numbers the least.
+_COUNTS = dict.fromkeys(("steps", "seed", "local_steps"), 0) | dict.fromkeys(
+    ("batch_size", "observe_every", "save_every", "processes"), 1
+)
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -32,11 +37,16 @@ class Settings:
     start: str = ""  # path of the checkpoint whose weights it starts from; "": those of the seed
 
     def __post_init__(self) -> None:
-        """Raise if the learning rate or the batch size is not positive."""
-        if self.lr is not None and not 0 < self.lr < math.inf:
+        """Raise if a number is out of its range, or settings do not fit each other."""
+        given: object = self.lr  # whatever a caller without types passes
+        if given is not None and not (isinstance(given, (int, float)) and 0 < given < math.inf):
             raise ArgumentError(f"lr={self.lr!r}; expected a number above 0")
-        if self.local_steps < 0:
-            raise ArgumentError(f"local_steps={self.local_steps}; expected 0 or more")
+        for name, least in _COUNTS.items():
+            value: object = getattr(self, name)
+            if value is None and name == "batch_size":
+                continue
+            if type(value) is not int or value < least:  # checkpoints hold numbers of Python alone
+                raise ArgumentError(f"{name}={value!r}; expected {least} or more, a whole number of Python")
         if self.processes == 1 and (self.codec or self.local_steps or self.shard_states):
             raise ArgumentError(
                 "codec, local_steps and shard_states are of several processes, and there is one; start some"
@@ -50,8 +60,6 @@ class Settings:
             raise ArgumentError(
                 f"{self.processes} processes without a codec; name what travels, as mxfp8_e4m3, or fp32"
             )
-        if self.batch_size is not None and self.batch_size < 1:
-            raise ArgumentError(f"batch_size={self.batch_size!r}; expected 1 or more")
 
     def apply(self, hyper: Hyperparameters) -> Hyperparameters:
         """Return the hyperparameters of a task with what differs in this run."""

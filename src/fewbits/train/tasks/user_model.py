@@ -83,7 +83,8 @@ def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
         The task; where the function returns a :class:`Task`, that one.
 
     Raises:
-        ArgumentError: no such function, no loss, or fewer than two batches.
+        ArgumentError: no such function, no loss, or fewer than two batches. When the task computes a loss:
+            one that is no tensor of one value.
     """
     returned = user_function(name)()
     if isinstance(returned, Task):
@@ -98,6 +99,16 @@ def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
         raise ArgumentError(f"{name} returns one batch; expected two at least, as the last tenth is held out")
     batches, held_out = loaded.batches[:-count], loaded.batches[-count:]
 
+    def one_value(model: nn.Module, batch: UserBatch) -> Tensor:
+        value: object = loss(model, batch)  # whatever a function without types returns
+        if not isinstance(value, Tensor) or value.numel() != 1:
+            what = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            raise ArgumentError(
+                f"the loss of {name} returned {what}; expected the mean loss of the batch, a tensor of one"
+                " value"
+            )
+        return value.reshape(())
+
     def create(seed: int) -> nn.Module:
         return created(lambda: load_user_model(name).model, seed)
 
@@ -105,11 +116,11 @@ def user_task(name: str, hyper: Hyperparameters = _USUAL) -> Task:
         return (torch.randint(len(batches), (size,), generator=generator),)
 
     def drawn_loss(model: nn.Module, drawn: Batch) -> Tensor:
-        return torch.stack([loss(model, batches[i]) for i in drawn[0].tolist()]).mean()
+        return torch.stack([one_value(model, batches[i]) for i in drawn[0].tolist()]).mean()
 
     @torch.no_grad()
     def evaluate(model: nn.Module) -> float:
-        return sum(float(loss(model, batch)) for batch in held_out) / len(held_out)
+        return sum(float(one_value(model, batch)) for batch in held_out) / len(held_out)
 
     return Task(
         name=name,
