@@ -286,6 +286,8 @@ SGD_WITH_SHIFT = RECIPES["posit8"].extended(first_moment="posit8_1/shift=2")
         ),
         (lambda p: SGD(p, float("inf")), "lr=inf; expected a number, at least 0 and finite"),
         (lambda p: SGD(p, "fast"), "lr='fast'; expected a number, at least 0"),
+        (lambda p: SGD(p, torch.ones(1)), "lr=tensor([1.]); expected a number, at least 0"),
+        (lambda p: AdamW(p, lr=torch.ones(2)), "lr=tensor([1., 1.]); expected a number, at least 0"),
         (lambda p: AdamW(p, lr=None), "lr=None; expected a number, at least 0"),
         (lambda p: AdamW(p, betas=(0.9,)), "betas=(0.9,); expected two numbers"),
         (lambda p: AdamW(p, betas=(0.9, 0.99, 0.999)), "betas=(0.9, 0.99, 0.999); expected two numbers"),
@@ -424,6 +426,14 @@ def test_a_sparse_gradient_is_refused_before_anything_moves(make: Callable[..., 
         optimizer.step()
     assert all(torch.equal(p, b) for p, b in zip(first.parameters(), before, strict=True))
     assert not optimizer.state
+
+
+def test_a_sparse_gradient_that_is_to_be_packed_is_refused_by_name() -> None:
+    table = prepare(nn.Embedding(10, 4, sparse=True), "fp8-lm")
+    packing = SGD(table.parameters(), lr=0.1, recipe="fp8-lm")
+    with pytest.raises(ArgumentError, match=r"shape \(10, 4\); .*make the embedding with sparse=False"):
+        table(torch.tensor([1])).sum().backward()
+    assert not packing.state
 
 
 def test_a_sparse_gradient_is_refused() -> None:

@@ -38,6 +38,15 @@ def set_grad_dtype(p: torch.Tensor, dtype: torch.dtype) -> bool:
     return True
 
 
+def check_dense(p: torch.Tensor) -> None:
+    """Raise an ArgumentError if the gradient of ``p`` is sparse."""
+    if p.grad is not None and p.grad.layout != torch.strided:
+        raise ArgumentError(
+            f"a sparse gradient for a parameter of shape {tuple(p.shape)}; expected a dense one: make the"
+            " embedding with sparse=False"
+        )
+
+
 class GradientPacker:
     """Packs the gradients of some parameters in one format: ``p.grad`` is a :class:`PackedGradient`.
 
@@ -79,6 +88,7 @@ class GradientPacker:
     def _pack(self, p: torch.Tensor) -> None:
         if p.grad is None or isinstance(p.grad, PackedGradient):
             return
+        check_dense(p)
         if is_sharded(p.grad):
             self._round_part(p.grad)
             return

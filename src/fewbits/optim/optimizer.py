@@ -15,7 +15,7 @@ from torch.optim.optimizer import ParamsT
 from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.optim import parameters
-from fewbits.optim.gradients import GradientPacker, release, set_grad_dtype
+from fewbits.optim.gradients import GradientPacker, check_dense, release, set_grad_dtype
 from fewbits.optim.packed_gradient import PackedGradient
 from fewbits.optim.packing import bytes_of, from_plain, pack, to_plain, unpack
 from fewbits.optim.parameter_state import Moment, Options, ParameterState
@@ -207,7 +207,7 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         for p in self._parameters():
-            _check_dense(p)
+            check_dense(p)
         self._hold_gradients()
         unscale = self._unscale()
         if unscale is not None:
@@ -424,7 +424,7 @@ class Optimizer(torch.optim.Optimizer):
             return None
         if isinstance(p.grad, PackedGradient):
             return p.grad.values()
-        _check_dense(p)
+        check_dense(p)
         return p.grad.float()
 
     def _unscale(self) -> float | torch.Tensor | None:
@@ -458,14 +458,6 @@ class Optimizer(torch.optim.Optimizer):
         state[role] = pack(x, getattr(self.recipe, role))
 
 
-def _check_dense(p: torch.Tensor) -> None:
-    if p.grad is not None and p.grad.layout != torch.strided:
-        raise ArgumentError(
-            f"a sparse gradient for a parameter of shape {tuple(p.shape)}; expected a dense one: make the"
-            " embedding with sparse=False"
-        )
-
-
 def unscaled(gradient: torch.Tensor, by: float | torch.Tensor) -> torch.Tensor:
     """Return a gradient times what unscales it, which may lie on another device of the model."""
     if isinstance(by, torch.Tensor):
@@ -485,7 +477,8 @@ def checked(name: str, value: float, *, least: float = 0.0, below: float | None 
     Raises:
         ArgumentError: the value is not a finite number of at least ``least`` and below ``below``.
     """
-    number = isinstance(value, (Real, torch.Tensor))
+    given: Any = value  # whatever a caller without types passes
+    number = isinstance(given, (Real, torch.Tensor)) and getattr(given, "ndim", 0) == 0
     if not (number and least <= value < math.inf and (below is None or value < below)):
         wanted = f"at least {least:g} and " + ("finite" if below is None else f"below {below:g}")
         raise ArgumentError(f"{name}={value!r}; expected a number, {wanted}")
