@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, parametrize
+from torch.nn.utils import parametrizations, parametrize, prune
 
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
@@ -171,6 +171,22 @@ def test_a_weight_that_is_computed_from_others_is_rounded_as_it_is_used() -> Non
     assert all(p.grad is not None and bool(p.grad.any()) for p in model.parameters())
     with pytest.raises(ArgumentError, match="its weight is computed from others"):
         prepare(nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8))), "bf16-only")
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("chosen", ["bf16-only", "fp16-master", "posit-stages"])
+def test_norms_of_the_older_kind_are_not_held_narrow_either(chosen: str) -> None:
+    for norm in (torch.nn.utils.weight_norm, torch.nn.utils.spectral_norm):
+        layers = nn.Linear(8, 8), norm(nn.Linear(8, 8)), norm(nn.GRU(8, 8), "weight_hh_l0")
+        held = {name: p.clone() for name, p in nn.Sequential(*layers).named_parameters()}
+        with pytest.raises(ArgumentError, match=r"computed from others(.|\n)*exclude=\('1', '2'\)"):
+            prepare(nn.Sequential(*layers), chosen)
+        assert all(torch.equal(p, held[name]) for name, p in nn.Sequential(*layers).named_parameters())
+        torch.manual_seed(1)
+        narrow = prepare(norm(nn.Linear(8, 8)), "mxfp6")  # which holds none
+        assert narrow(torch.ones(2, 8)).isfinite().all()
+    pruned = prune.l1_unstructured(nn.Linear(8, 8), "weight", amount=0.5)  # zeros are in every format
+    assert prepare(nn.Sequential(pruned), chosen)(torch.ones(2, 8)).isfinite().all()
 
 
 @pytest.mark.parametrize("kind", [lambda: nn.Linear(33, 33), lambda: Named(33)])

@@ -8,6 +8,8 @@ from typing import Any
 from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 
 from fewbits.nn.layers import LAYERS, NO_ADDITION
 from fewbits.nn.layers.experts import NarrowExperts, NarrowRouter, is_experts
@@ -49,7 +51,7 @@ def obstacle(module: nn.Module, chosen: Recipe) -> str | None:
     if narrow is not None:
         if chosen.product == "add" and issubclass(narrow, NO_ADDITION):
             return "its products have no form without multiplications"
-        if chosen.parameter is not None and parametrize.is_parametrized(module):
+        if chosen.parameter is not None and _is_normed(module):
             return f"its weight is computed from others, which are not to be held in {chosen.parameter}"
         return "its weights are complex" if any(p.is_complex() for p in module.parameters()) else None
     layer = next((base for base in LAYERS if issubclass(kind, base)), None)
@@ -61,6 +63,12 @@ def obstacle(module: nn.Module, chosen: Recipe) -> str | None:
         return f"a {layer.__name__} with a {_overridden(kind, layer)[0]} of its own"
     matrices = own_matrices(module)
     return f"it holds {' and '.join(matrices)} itself" if matrices else None
+
+
+def _is_normed(module: nn.Module) -> bool:
+    """Whether a weight is computed by a parametrization, or before each call by a norm of the older kind."""
+    older = [h for h in module._forward_pre_hooks.values() if isinstance(h, (WeightNorm, SpectralNorm))]
+    return parametrize.is_parametrized(module) or bool(older)
 
 
 def own_matrices(module: nn.Module) -> list[str]:
