@@ -219,6 +219,27 @@ def test_a_master_stands_where_nobody_can_tell_what_was_written_from_what_was_dr
     assert torch.equal(stepped(recipe, touch), stepped(recipe, lambda m: None))
 
 
+@pytest.mark.parametrize("assign", [False, True])
+def test_what_loading_fills_is_held_in_the_format_at_once(assign: bool) -> None:
+    torch.manual_seed(0)
+    plain, model = several(), prepare(several(), "fixed16:update=nearest", exclude="3")
+    values = copy.deepcopy(plain.state_dict())
+    model.load_state_dict(plain.state_dict(), assign=assign)
+    for name, p in model.named_parameters():
+        wanted = (values[name] * 2**14).round() / 2**14 if name[0] in "01" else values[name]
+        assert torch.equal(p, wanted), name
+    held = {name: p.clone() for name, p in model.named_parameters()}
+    model.load_state_dict(held)
+    assert all(torch.equal(p, held[name]) for name, p in model.named_parameters())
+
+
+def test_what_was_held_in_two_scales_is_loaded_as_it_is() -> None:
+    torch.manual_seed(0)
+    first, again = (prepare(nn.Linear(96, 64), "mxfp6:parameter=vsq4") for _ in range(2))
+    again.load_state_dict(first.state_dict())
+    assert all(torch.equal(p, q) for p, q in zip(again.parameters(), first.parameters(), strict=True))
+
+
 def several() -> nn.Module:
     return nn.Sequential(nn.Linear(16, 16), nn.MultiheadAttention(16, 2), nn.LayerNorm(16), nn.Linear(16, 16))
 

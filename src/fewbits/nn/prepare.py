@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.names import Selection, check_fits, listed, parents, with_shared, within
 from fewbits.nn.autocast import Autocast
 from fewbits.nn.dtype_hooks import Arrivals, Float32Results, explain_dtypes, take_own_dtype
@@ -141,13 +142,19 @@ def _before_loading(*_: object) -> None:
     set_pending()
 
 
+@torch.no_grad()
 def _hold_loaded(module: nn.Module, *_: object) -> None:
-    """Hold parameters that ``load_state_dict(assign=True)`` put in the place of others as those were."""
+    """Hold parameters as the recipe says that ``load_state_dict`` filled, or put in the place of others."""
     prepared, narrowed = module.fewbits_prepared, getattr(module, "narrowed", None)
     assert isinstance(prepared, PreparedParameters)
-    if isinstance(narrowed, RoundedParameters) and prepared.recipe.parameter is not None:
-        narrowed.unrounded |= _held(module, narrowed.new(module), prepared.recipe.parameter)
+    target = prepared.recipe.parameter
+    if isinstance(narrowed, RoundedParameters) and target is not None:
+        narrowed.unrounded |= _held(module, narrowed.new(module), target)
         narrowed.mark()
+        # A dtype rounds what it is filled with; values of two scales may change when they are rounded again.
+        if str(target.format) not in DTYPES and target.format.groups.outer is None:
+            for p in (p for p in module.parameters() if not (p.is_meta or is_sharded(p))):
+                p.copy_(round_as(p, target))
     prepared.mark()
 
 
