@@ -206,3 +206,11 @@ def test_bad_input_is_refused() -> None:
         RoutedExperts([Counting(0), Counting(1)], Logits())(torch.ones(3, 3), torch.ones(3))
     with pytest.raises(ArgumentError, match="steps=0"):
         integrate_flow(Counting(0), torch.ones(1, 2), 0)
+    with pytest.raises(ArgumentError, match=r"steps=1\.5"):
+        integrate_flow(Counting(0), torch.ones(1, 2), 1.5)
+    drawn = torch.Generator()
+    with pytest.raises(ArgumentError, match=r"velocities of shape \(4, 1\) for samples of \(4, 3\)"):
+        velocity_loss(lambda x, t: x[:, :1], torch.ones(4, 3), drawn)
+    for data in (torch.ones(4, 3, dtype=torch.int64), torch.tensor(1.0)):
+        with pytest.raises(ArgumentError, match="expected floating-point samples"):
+            velocity_loss(lambda x, t: x, data, drawn)

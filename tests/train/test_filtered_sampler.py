@@ -137,6 +137,8 @@ def test_a_state_of_another_data_set_is_refused() -> None:
         ({"refresh_every": 0}, "refresh_every=0"),
         ({"warm_up": -1}, "warm_up=-1"),
         ({"num_replicas": 2, "rank": 2}, "rank=2"),
+        *(({name: 1.5}, f"{name}=1.5; expected") for name in ("length", "warm_up", "refresh_every", "seed")),
+        *(({name: True}, f"{name}=True; expected") for name in ("length", "num_replicas", "rank")),
         ({"keep": 0.05, "num_replicas": 2}, "keep=0.05 of 20 samples, 1, for num_replicas=2"),
         ({"length": 1, "num_replicas": 2}, "of 1 samples, 1, for num_replicas=2"),
     ],
@@ -156,3 +158,14 @@ def test_bad_scores_are_refused(scores: Tensor, told: str) -> None:
         el2n_scores(Fixed(), [])
     with pytest.raises(DataError, match="labels of"):
         el2n_scores(Fixed(), [(torch.ones(2, 3), torch.ones(2, 3))])
+
+
+@pytest.mark.parametrize("labels", [[0, -100], [0, 7], [-1, 0]])
+@pytest.mark.parametrize("score", [el2n_scores, loss_scores])
+def test_labels_that_are_no_classes_are_refused(score: Callable[..., Tensor], labels: list[int]) -> None:
+    model = nn.Linear(3, 7)
+    with pytest.raises(DataError, match=f"labels of int64 from {min(labels)} to {max(labels)}; expected"):
+        score(model, [(torch.ones(2, 3), torch.tensor(labels))])
+    with pytest.raises(DataError, match="labels of int32"):
+        score(model, [(torch.ones(2, 3), torch.zeros(2, dtype=torch.int32))])
+    assert len(score(model, [(torch.ones(0, 3), torch.zeros(0, dtype=torch.int64))])) == 0

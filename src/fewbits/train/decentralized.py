@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
+from fewbits.tensor.inputs import is_count
 
 Velocity = Callable[[Tensor, Tensor], Tensor]
 """From samples (n, ...) and their times (n,) to velocities (n, ...)."""
@@ -29,7 +30,15 @@ def noised(data: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Te
     Args:
         data: (n, ...) floating point.
         generator: of noise and times.
+
+    Raises:
+        ArgumentError: data of another dtype, or without an axis of samples.
     """
+    if not data.is_floating_point() or not data.ndim:
+        raise ArgumentError(
+            f"data of {str(data.dtype).removeprefix('torch.')} and shape {tuple(data.shape)}; expected"
+            " floating-point samples (n, ...)"
+        )
     noise = torch.randn(data.shape, generator=generator, dtype=data.dtype)
     times = torch.rand(len(data), generator=generator, dtype=data.dtype)
     part = times.view(-1, *[1] * (data.ndim - 1))
@@ -37,9 +46,19 @@ def noised(data: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Te
 
 
 def velocity_loss(velocity: Velocity, data: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the mean squared error of a velocity on newly noised data (Lipman et al., 2023, equation 23)."""
+    """Return the mean squared error of a velocity on newly noised data (Lipman et al., 2023, equation 23).
+
+    Raises:
+        ArgumentError: data that are no floating-point samples, or velocities of another shape.
+    """
     samples, times, wanted = noised(data, generator)
-    return functional.mse_loss(velocity(samples, times), wanted)
+    found = velocity(samples, times)
+    if found.shape != wanted.shape:  # which would be broadcast
+        raise ArgumentError(
+            f"velocities of shape {tuple(found.shape)} for samples of {tuple(wanted.shape)}; expected the"
+            " same shape"
+        )
+    return functional.mse_loss(found, wanted)
 
 
 def router_loss(router: Velocity, data: Tensor, clusters: Tensor, generator: torch.Generator) -> Tensor:
@@ -107,10 +126,10 @@ def integrate_flow(velocity: Velocity, noise: Tensor, steps: int = 50) -> Tensor
     """Return data made from noise by so many Euler steps along a velocity, from time 0 to 1.
 
     Raises:
-        ArgumentError: no step.
+        ArgumentError: no whole number of steps, or none.
     """
-    if steps < 1:
-        raise ArgumentError(f"steps={steps!r}; expected 1 or more")
+    if not is_count(steps):
+        raise ArgumentError(f"steps={steps!r}; expected 1 or more, a whole number")
     samples = noise
     for step in range(steps):
         times = torch.full((len(noise),), step / steps, dtype=noise.dtype)

@@ -12,6 +12,7 @@ from torch.utils.data import Sampler
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.recipes.rounding import joint_seed
+from fewbits.tensor.inputs import is_count
 
 
 class SamplerState(TypedDict):
@@ -56,11 +57,14 @@ class FilteredSampler(Sampler[int]):
         num_replicas: int = 1,
         rank: int = 0,
     ) -> None:
-        for what, value, least in (("length", length, 1), ("warm_up", warm_up, 0), ("seed", seed, 0)):
-            if value < least:
-                raise ArgumentError(f"{what}={value!r}; expected {least} or more")
-        if refresh_every < 1:
-            raise ArgumentError(f"refresh_every={refresh_every!r}; expected 1 epoch or more")
+        counts = {"length": length, "refresh_every": refresh_every, "num_replicas": num_replicas}
+        for what, count in counts.items():
+            if not is_count(count):
+                raise ArgumentError(f"{what}={count!r}; expected 1 or more, a whole number")
+        for what, number in {"warm_up": warm_up, "seed": seed, "rank": rank}.items():
+            given: object = number  # whatever a caller without types passes
+            if not is_count(given) and (given != 0 or type(given) is not int):
+                raise ArgumentError(f"{what}={number!r}; expected 0 or more, a whole number")
         if not 0 < keep <= 1 or round(keep * length) < 1:
             raise ArgumentError(f"keep={keep!r} of {length} samples; expected a share up to 1 of one or more")
         if not 0 <= rank < num_replicas:
@@ -141,7 +145,7 @@ def el2n_scores(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> T
         (samples,) float32.
 
     Raises:
-        DataError: logits or labels of another shape.
+        DataError: logits or labels of another shape, or labels that are no classes.
     """
 
     def score(logits: Tensor, labels: Tensor) -> Tensor:
@@ -174,6 +178,7 @@ def _scored(
                         f"logits of shape {tuple(logits.shape)} and labels of {tuple(labels.shape)}; expected"
                         " (n, classes) and (n,): write scores of your own for another kind of model"
                     )
+                _check_labels(labels, logits.shape[1])
                 found.append(score(logits.float(), labels).cpu())
     finally:
         for module, was in training.items():  # some may have been in eval mode, as frozen norms are
@@ -181,3 +186,13 @@ def _scored(
     if not found:
         raise DataError("there is no batch to score; give all samples of the data set in its order")
     return torch.cat(found)
+
+
+def _check_labels(labels: Tensor, classes: int) -> None:
+    """Raise where a label is no class; -100 would be a loss of zero, as PyTorch leaves such samples out."""
+    if labels.dtype != torch.int64 or not ((labels >= 0) & (labels < classes)).all():
+        ends = [] if not labels.numel() else [labels.min().item(), labels.max().item()]
+        raise DataError(
+            f"labels of {str(labels.dtype).removeprefix('torch.')} from {' to '.join(map(str, ends))};"
+            f" expected int64 from 0 to {classes - 1}"
+        )
