@@ -233,6 +233,18 @@ def test_what_loading_fills_is_held_in_the_format_at_once(assign: bool) -> None:
     assert all(torch.equal(p, held[name]) for name, p in model.named_parameters())
 
 
+@pytest.mark.parametrize("layer", [nn.Embedding, nn.EmbeddingBag])
+def test_a_table_whose_rows_are_shortened_stays_in_the_format(layer: Callable[..., nn.Module]) -> None:
+    torch.manual_seed(0)
+    table = prepare(layer(10, 6, max_norm=0.7), "fixed16:update=nearest")
+    table(torch.tensor([[1, 2, 3]]))
+    weight = dict(table.named_parameters())["weight"]
+    assert on_the_grid(weight)
+    lengths = weight.detach().double().norm(dim=1)
+    assert all(0.699 < n < 0.7 + 6**0.5 * 2**-15 for n in lengths[1:4].tolist())
+    assert all(n > 0.8 for n in lengths[4:].tolist())
+
+
 def test_what_was_held_in_two_scales_is_loaded_as_it_is() -> None:
     torch.manual_seed(0)
     first, again = (prepare(nn.Linear(96, 64), "mxfp6:parameter=vsq4") for _ in range(2))

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.names import Selection, check_fits, listed, parents, with_shared, within
 from fewbits.nn.autocast import Autocast
 from fewbits.nn.dtype_hooks import Arrivals, Float32Results, explain_dtypes, take_own_dtype
@@ -22,7 +21,7 @@ from fewbits.nn.unsupported import check_supported
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes import recipe as read
 from fewbits.recipes.parameter_marks import RoundedParameters, is_rounded, set_pending
-from fewbits.recipes.rounding import round_as
+from fewbits.recipes.rounding import hold, round_as
 from fewbits.recipes.step_checks import PreparedParameters
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -151,10 +150,8 @@ def _hold_loaded(module: nn.Module, *_: object) -> None:
     if isinstance(narrowed, RoundedParameters) and target is not None:
         narrowed.unrounded |= _held(module, narrowed.new(module), target)
         narrowed.mark()
-        # A dtype rounds what it is filled with; values of two scales may change when they are rounded again.
-        if str(target.format) not in DTYPES and target.format.groups.outer is None:
-            for p in (p for p in module.parameters() if not (p.is_meta or is_sharded(p))):
-                p.copy_(round_as(p, target))
+        for p in module.parameters():
+            hold(p, target)
     prepared.mark()
 
 

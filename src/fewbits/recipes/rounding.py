@@ -11,6 +11,8 @@ import torch
 
 from fewbits.kernels import ops
 from fewbits.kernels.bits.options import Choices
+from fewbits.kernels.ops.sharding import is_sharded
+from fewbits.recipes.recipe import VECTORS
 from fewbits.recipes.role_format import RoleFormat
 
 
@@ -49,6 +51,18 @@ def round_as(
         None,
     )
     return rounded if scale is None else rounded * scale
+
+
+def hold(p: torch.Tensor, target: RoleFormat | None) -> None:
+    """Round a parameter that somebody has written to as it is held, in place.
+
+    A 16-bit dtype has rounded what was written. Values of two scales may change when they are rounded again,
+    and stay, as those on the meta device and sharded ones do.
+    """
+    if target is None or str(target.format) in VECTORS or p.is_meta or is_sharded(p):
+        return
+    if target.format.groups.outer is None:
+        p.copy_(round_as(p, target))
 
 
 _DRAWS: ContextVar[torch.Generator | None] = ContextVar("draws", default=None)

@@ -11,6 +11,7 @@ from torch.nn.functional import embedding, embedding_bag
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import converted, viewed
 from fewbits.nn.straight_through import rounded, transformed
+from fewbits.recipes.rounding import hold
 
 
 class NarrowEmbedding(nn.Embedding):
@@ -24,9 +25,7 @@ class NarrowEmbedding(nn.Embedding):
 
     def forward(self, input: torch.Tensor) -> torch.Tensor:
         """Return (..., embedding_dim) in the recipe's vector format."""
-        if self.max_norm is not None:
-            with torch.no_grad():
-                torch.embedding_renorm_(self.weight, input.contiguous(), self.max_norm, self.norm_type)
+        _renew(self, input)
         table = _rounded(viewed(self.weight, self.precision), self.precision)
         rows = embedding(
             input,
@@ -53,9 +52,7 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
         per_sample_weights: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return (bags, embedding_dim) in the recipe's vector format; arguments are torch's."""
-        if self.max_norm is not None:
-            with torch.no_grad():
-                torch.embedding_renorm_(self.weight, input.contiguous(), self.max_norm, self.norm_type)
+        _renew(self, input)
         table = _rounded(viewed(self.weight, self.precision), self.precision)
         bags = embedding_bag(
             input,
@@ -69,6 +66,15 @@ class NarrowEmbeddingBag(nn.EmbeddingBag):
             padding_idx=self.padding_idx,
         )
         return bags.to(self.precision.dtype)
+
+
+@torch.no_grad()
+def _renew(layer: NarrowEmbedding | NarrowEmbeddingBag, input: torch.Tensor) -> None:
+    """Shorten the rows that are looked up to ``max_norm``, and hold the table as the recipe does."""
+    if layer.max_norm is None:
+        return
+    torch.embedding_renorm_(layer.weight, input.contiguous(), layer.max_norm, layer.norm_type)
+    hold(layer.weight, layer.precision.recipe.parameter)
 
 
 def _rounded(weight: torch.Tensor, precision: LayerPrecision) -> torch.Tensor:
