@@ -1,5 +1,6 @@
 """Recipes are data: they print, parse and extend."""
 
+import math
 from typing import Any
 
 import pytest
@@ -140,6 +141,26 @@ def test_an_update_that_rounds_something_is_taken_and_one_to_nearest_always_is()
     assert recipe("bf16-only:has_master=yes").update == "stochastic"
     with pytest.raises(ArgumentError, match="holds no parameter in fewer bits"):
         RECIPES["bf16-only"].extended(parameter=None, update="stochastic")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"dynamic": "no"}, "dynamic='no'"),
+        ({"growth_factor": 1.0}, r"growth_factor=1\.0; expected a finite number above 1"),
+        ({"growth_factor": math.nan}, "growth_factor=nan"),
+        ({"backoff_factor": 1.0}, r"backoff_factor=1\.0"),
+        ({"backoff_factor": 0}, "backoff_factor=0"),
+        ({"growth_interval": 0}, "growth_interval=0; expected 1 step or more"),
+        ({"growth_interval": 2.5}, "growth_interval=2.5"),
+        ({"floors": ((3, 8.0), (5, math.inf))}, r"floors with \(5, inf\)"),
+        ({"floors": ((-1, 8.0),)}, r"floors with \(-1, 8\.0\)"),
+        ({"floors": ((1.5, 8.0),)}, r"floors with \(1\.5, 8\.0\)"),
+    ],
+)
+def test_a_loss_scale_that_could_not_move_so_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ArgumentError, match=said):
+        LossScaling(**given)
 
 
 def test_formats_with_brackets_in_brackets_and_scalings_are_read() -> None:

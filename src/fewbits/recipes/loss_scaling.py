@@ -27,9 +27,22 @@ class LossScaling:
     floors: tuple[tuple[int, float], ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise if gradients could not be divided by the scale."""
+        """Raise if gradients could not be divided by the scale, or the scale could not move as it should."""
         if not 0 < self.init_scale < math.inf:
             raise ArgumentError(f"a loss scale of {self.init_scale:g}; expected a finite number above 0")
+        if type(self.dynamic) is not bool:
+            raise ArgumentError(f"dynamic={self.dynamic!r} of a loss scale; expected True or False")
+        if not 1 < self.growth_factor < math.inf:
+            raise ArgumentError(f"growth_factor={self.growth_factor!r}; expected a finite number above 1")
+        if not 0 < self.backoff_factor < 1:
+            raise ArgumentError(f"backoff_factor={self.backoff_factor!r}; expected above 0, and below 1")
+        if type(self.growth_interval) is not int or self.growth_interval < 1:
+            raise ArgumentError(f"growth_interval={self.growth_interval!r}; expected 1 step or more")
+        for step, least in self.floors:
+            if type(step) is not int or step < 0 or not 0 < least < math.inf:
+                raise ArgumentError(
+                    f"floors with {(step, least)!r}; expected a step, 0 or more, and a finite scale above 0"
+                )
 
     def __str__(self) -> str:
         """Say it in a few words."""
