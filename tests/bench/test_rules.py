@@ -110,11 +110,17 @@ def test_of_more_runs_the_result_is_the_median_of_the_windows() -> None:
     assert score([3.0, math.inf, math.inf, 3.0, 3.0, 3.0], 4) == math.inf
 
 
-def test_too_few_runs_are_refused() -> None:
+def test_too_few_runs_and_times_that_are_none_are_refused() -> None:
     with pytest.raises(ArgumentError, match="2 runs; expected 3 or more"):
         olympic_mean([1, 2])
     with pytest.raises(ArgumentError, match="4 runs where a result takes 5"):
         score([1, 2, 3, 4], 5)
+    for at in range(4):
+        times = [5.0, 6.0, 7.0]
+        times.insert(at, math.nan)
+        for called in (lambda x: score(x, 3), olympic_mean, lambda x: reference_point(1, x)):
+            with pytest.raises(ArgumentError, match="a run has NaN; give infinity"):
+                called(times)
     with pytest.raises(ArgumentError, match="did not converge"):
         reference_point(1, [1, 2, math.inf])
     with pytest.raises(ArgumentError, match="is not between 128 and 256"):

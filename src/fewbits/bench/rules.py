@@ -41,12 +41,14 @@ def trimmed(values: Sequence[float]) -> list[float]:
     """Return the values in order without the smallest and the largest.
 
     Raises:
-        ArgumentError: there are fewer than three.
+        ArgumentError: there are fewer than three, or one is NaN, which has no place in an order.
     """
     if len(values) < FEWEST:
         raise ArgumentError(
             f"{len(values)} runs; expected {FEWEST} or more, as the fastest and the slowest are dropped"
         )
+    if any(map(math.isnan, values)):
+        raise ArgumentError("a run has NaN; give infinity for one that missed its target")
     return sorted(values)[1:-1]
 
 
