@@ -222,6 +222,14 @@ def test_every_parameter_and_its_copies_know_the_recipe(name: str) -> None:
         assert {recipe_of(p) for p in one.parameters()} == {recipe(name)}
 
 
+@pytest.mark.parametrize("given", [None, 3, nn.Linear, [nn.Linear(8, 8)], torch.ones(2)])
+def test_what_is_no_module_is_refused(given: Any) -> None:
+    with pytest.raises(ArgumentError, match=r"model=(.|\n)*; expected a torch\.nn\.Module"):
+        prepare(given, "mxfp6")
+    with pytest.raises(ArgumentError, match="recipes has 0 where a pattern of names was expected"):
+        prepare(_mlp(), "mxfp6", recipes={0: "mxfp8"})  # type: ignore[dict-item]
+
+
 def test_a_second_derivative_is_refused_and_not_wrong() -> None:
     model = prepare(_mlp(), "mxfp6")
     x = torch.randn(2, 8, requires_grad=True)

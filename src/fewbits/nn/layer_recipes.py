@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fewbits.errors import ArgumentError
-from fewbits.names import check_fits, with_shared, within
+from fewbits.names import check_fits, listed, with_shared, within
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 
@@ -44,7 +44,7 @@ def assigned(
         raise ArgumentError(
             f"recipes={given!r}; expected recipes by patterns of layers, as {{'lm_head': 'mxfp8'}}"
         )
-    check_fits("recipes", recipes, list(names))
+    check_fits("recipes", listed("recipes", recipes), list(names))
     by_pattern = {pattern: _of_layer(pattern, read(text), chosen) for pattern, text in recipes.items()}
     globs = {pattern: with_shared([pattern], names.items()) for pattern in by_pattern}
     by_layer, used = {}, set()

@@ -70,12 +70,12 @@ def prepare(
         The model itself.
 
     Raises:
-        ArgumentError: no such recipe, a pattern that fits no module, a model prepared before, a recipe that
-            does not hold for single layers, an observer that cannot observe, or layers that cannot be
-            changed: all of them are named with what to exclude.
+        ArgumentError: no module, no such recipe, a pattern that fits no module, a model prepared before, a
+            recipe that does not hold for single layers, an observer that cannot observe, or layers that
+            cannot be changed: all of them are named with what to exclude.
     """
     chosen, logits = read(recipe), listed("last", last)
-    names, every = dict(model.named_modules()), dict(model.named_modules(remove_duplicate=False))
+    names, every = _named(model), _named(model, remove_duplicate=False)
     included, excluded = listed("include", include), listed("exclude", exclude)
     selection = Selection(with_shared(included, every.items()), with_shared(excluded, every.items()))
     _check(model, chosen, selection, names, observer)
@@ -134,6 +134,13 @@ def prepare(
         module.register_load_state_dict_pre_hook(_before_loading)
         module.register_load_state_dict_post_hook(_hold_loaded)
     return model
+
+
+def _named(model: object, *, remove_duplicate: bool = True) -> dict[str, nn.Module]:
+    """Return the modules of a model, or of whatever a caller without types passes, by name."""
+    if not isinstance(model, nn.Module):
+        raise ArgumentError(f"model={f'{model!r}':.200}; expected a torch.nn.Module")
+    return dict(model.named_modules(remove_duplicate=remove_duplicate))
 
 
 def _before_loading(*_: object) -> None:
