@@ -297,6 +297,14 @@ def test_an_interrupted_forward_is_forgotten_by_the_next() -> None:
     assert torch.equal(tensors[0] @ tensors[1], torch.mm(*tensors))
 
 
+@pytest.mark.parametrize("shapes", [((3, 1), (1, 5)), ((3, 5), (2, 1)), ((1,), (4,))])
+def test_inner_broadcasts_no_more_than_torch_does(shapes: tuple[tuple[int, ...], ...]) -> None:
+    tensors = [torch.ones(shape) for shape in shapes]
+    model = narrow_products(made(torch.inner, "mxfp8"))
+    with pytest.raises(RuntimeError, match="last dimension must match"):
+        model.inner(*tensors)
+
+
 # Each function, the shapes of its arguments, and the same as one product of matrices.
 UNROLLED: list[tuple[Any, list[tuple[int, ...]], Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]]] = [
     (torch.mv, [(9, 32), (32,)], lambda a, b: (a, b[:, None])),

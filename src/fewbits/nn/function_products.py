@@ -105,6 +105,8 @@ def inner(precision: LayerPrecision, a: object, b: object) -> torch.Tensor | Non
     """Return the sums of products along the last dimensions, as :func:`torch.inner` does."""
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or not a.ndim or not b.ndim:
         return None
+    if a.shape[-1] != b.shape[-1]:
+        return None  # torch says what does not fit: unlike tensordot, it broadcasts nothing
     return contracted(precision, a, b, ([-1], [-1]))
 
 
