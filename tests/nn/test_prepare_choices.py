@@ -226,8 +226,9 @@ def test_every_parameter_and_its_copies_know_the_recipe(name: str) -> None:
 def test_what_is_no_module_is_refused(given: Any) -> None:
     with pytest.raises(ArgumentError, match=r"model=(.|\n)*; expected a torch\.nn\.Module"):
         prepare(given, "mxfp6")
+    numbered: Any = {0: "mxfp8"}
     with pytest.raises(ArgumentError, match="recipes has 0 where a pattern of names was expected"):
-        prepare(_mlp(), "mxfp6", recipes={0: "mxfp8"})  # type: ignore[dict-item]
+        prepare(_mlp(), "mxfp6", recipes=numbered)
 
 
 def test_a_second_derivative_is_refused_and_not_wrong() -> None:
