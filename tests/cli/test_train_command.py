@@ -69,6 +69,8 @@ def test_it_lists_every_recipe(capsys: pytest.CaptureFixture[str], monkeypatch: 
         (["--model", "lstm", "--task", "digits"], "model 'lstm' reads text, and task 'digits' has none"),
         (["--recipe", "none"], "there is nothing to train"),
         (["--task", "digits", "--include", "nothing"], "fits no module"),
+        (["--task", "digits", "--recipe", "fp32,amp-bf16", "--exclude", "head"], "around the whole model"),
+        (["--task", "digits", "--recipe", "fp32,amp-fp16", "--include", "conv1"], "around the whole model"),
         (["--task", "digits", "--exclude", "nothing"], "fits no module"),
         (["--task", "digits", "--from", __file__], "test_train_command.py"),
     ],

@@ -127,8 +127,12 @@ def train(
     from fewbits.recipes import recipe as read
 
     names = read_recipes(recipe, [])
-    for name in names:
-        read(name)
+    whole = [name for name in names if read(name).autocast]
+    if whole and (read_list(exclude) or set(read_list(include)) - {"*"}):
+        raise ArgumentError(
+            f"{whole[0]} is torch.autocast around the whole model; train it by a command without --include"
+            " and --exclude"
+        )
     own = model if model is not None and ":" in model else None
     tasks = read_list(task) if own is None else [own]
     if own is not None:
