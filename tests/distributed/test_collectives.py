@@ -15,6 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 import fewbits as fb
 from fewbits.distributed import (
     CodecState,
+    LocalSteps,
     Traffic,
     all_gather,
     all_reduce,
@@ -359,6 +360,16 @@ def disagree(rank: int, size: int) -> None:
                 fb.ArgumentError,
             ),
             (
+                lambda: all_reduce(torch.ones(4, device="meta"), "fp32"),
+                lambda: all_reduce(torch.ones(4), "fp32"),
+                fb.ArgumentError,
+            ),
+            (
+                lambda: all_gather(fb.quantize(torch.ones(4, 32), "mxfp4").to("meta")),
+                lambda: all_gather(fb.quantize(torch.ones(4, 32), "mxfp4")),
+                fb.ArgumentError,
+            ),
+            (
                 lambda: all_gather(torch.ones(4), "fp32", traffic=3),
                 lambda: all_gather(torch.ones(4), "fp32", traffic=Traffic()),
                 fb.ArgumentError,
@@ -390,6 +401,31 @@ def no_parameters(rank: int, size: int) -> None:
 
 def test_a_model_without_parameters_has_no_gradients_to_average(team: Teams) -> None:
     team(2).run(no_parameters)
+
+
+def no_values(rank: int, size: int) -> None:
+    """What has no values is refused before anything is received, so that the group goes on."""
+    packed = fb.quantize(torch.ones(4, 32), "mxfp4").to("meta")
+    x = torch.ones(4, 32, device="meta")
+    model = torch.nn.Linear(2, 2, device="meta")
+    for call in (
+        lambda: all_reduce(x, "mxfp4"),
+        lambda: reduce_scatter(x, "fp32"),
+        lambda: all_gather(x, "fp32"),
+        lambda: all_to_all(x, "fp32"),
+        lambda: all_reduce(packed, "fp32"),
+        lambda: all_gather(packed),
+        lambda: all_to_all(packed),
+        lambda: average_gradients(model, "fp32"),
+        lambda: LocalSteps(model, steps=2),
+    ):
+        with pytest.raises(fb.ArgumentError, match="on the meta device, without values"):
+            call()
+        assert all_reduce(torch.ones(3), "fp32").tolist() == [size] * 3
+
+
+def test_tensors_without_values_are_refused_and_the_group_goes_on(team: Teams) -> None:
+    team(2).run(no_values)
 
 
 def test_ranks_that_differ_all_stop_with_the_reason(team: Teams) -> None:

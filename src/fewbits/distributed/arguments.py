@@ -52,7 +52,7 @@ def checked_tensor(x: Any) -> torch.Tensor:
 
     Raises:
         DTypeError: it is something else.
-        ArgumentError: it is a DTensor.
+        ArgumentError: it is a DTensor, or on the meta device.
     """
     if is_sharded(x):
         raise ArgumentError(
@@ -62,7 +62,18 @@ def checked_tensor(x: Any) -> torch.Tensor:
     check_values(x)
     if not isinstance(x, torch.Tensor):
         raise DTypeError(f"{type(x).__name__}; expected a torch.Tensor of floating-point numbers")
+    check_has_values(x, "a tensor")
     return x.detach()
+
+
+def check_has_values(x: torch.Tensor, what: str) -> None:
+    """Raise unless ``x`` has values to send: amid an exchange it would fail where the others wait.
+
+    Raises:
+        ArgumentError: it is on the meta device.
+    """
+    if x.is_meta:
+        raise ArgumentError(f"{what} on the meta device, without values; load them first, as with to_empty")
 
 
 def checked_op(op: str) -> bool:

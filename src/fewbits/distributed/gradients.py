@@ -5,7 +5,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from fewbits.distributed.arguments import checked_codec, checked_tensor, described, flat, peers_of
+from fewbits.distributed.arguments import (
+    check_has_values,
+    checked_codec,
+    checked_tensor,
+    described,
+    flat,
+    peers_of,
+)
 from fewbits.distributed.collectives.all_reduce import reduced
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
@@ -58,7 +65,12 @@ def average_gradients(
 
 
 def no_gradient(p: torch.Tensor) -> torch.Tensor:
-    """Return what a process without a gradient of a parameter sends."""
+    """Return what a process without a gradient of a parameter sends.
+
+    Raises:
+        ArgumentError: the parameter is on the meta device.
+    """
+    check_has_values(p, f"a parameter of shape {tuple(p.shape)}")
     return torch.zeros(p.shape, dtype=getattr(p, "grad_dtype", None) or p.dtype, device=p.device)
 
 

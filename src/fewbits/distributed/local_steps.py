@@ -8,7 +8,7 @@ from typing import TypedDict, cast
 import torch
 from torch import nn
 
-from fewbits.distributed.arguments import checked_codec, described, peers_of
+from fewbits.distributed.arguments import check_has_values, checked_codec, described, peers_of
 from fewbits.distributed.collectives.all_reduce import reduced
 from fewbits.distributed.state import CodecState
 from fewbits.distributed.traffic import Traffic
@@ -54,8 +54,8 @@ class LocalSteps:
         traffic: counts the bytes that this process sends.
 
     Raises:
-        ArgumentError: no process group, no parameters, sharded ones or some of float64, or an option out of
-            its range.
+        ArgumentError: no process group, no parameters, sharded ones, some of float64 or without values, or an
+            option out of its range.
     """
 
     def __init__(
@@ -195,6 +195,7 @@ def _checked_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
             raise ArgumentError(
                 f"{name} is sharded; local steps need whole weights in each process: leave fully_shard out"
             )
+        check_has_values(p, name)
         if p.dtype == torch.float64:
             raise ArgumentError(
                 f"{name} is float64, and weights are shared in float32; convert the model with .float()"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from fewbits.distributed.arguments import check_has_values
 from fewbits.distributed.peers import Peers
 from fewbits.distributed.split_sizes import checked_sizes, row_counts
 from fewbits.errors import ArgumentError
@@ -20,12 +21,13 @@ def checked(q: NarrowTensor, codec: object, what: str) -> None:
     """Raise unless the parts of ``q`` can be cut and joined along the first dimension.
 
     Raises:
-        ArgumentError: a codec was given too, or rows share what each part has once.
+        ArgumentError: a codec was given too, there are no values, or rows share what each part has once.
     """
     if codec is not None:
         raise ArgumentError(
             f"codec {codec} for {q}, which travels as it lies; leave it out, or dequantize it"
         )
+    check_has_values(q, str(q))
     if not q.ndim or q.axis == 0:
         raise ArgumentError(
             f"{what} of {q}, whose blocks lie along the first dimension; quantize it along another, or give"
