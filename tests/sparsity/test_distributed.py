@@ -49,11 +49,18 @@ def train(how: str | None, schedule: str, rank: int | None = None) -> dict:
     x, y = torch.randn(64, 16), torch.randint(9, (64,))
     if rank is not None:
         x, y = x.chunk(PROCESSES)[rank], y.chunk(PROCESSES)[rank]
-    losses = losses_of(model, optimizer, x, y, STEPS)
+    losses, rates = [], []
+    for _ in range(STEPS):
+        before = [gathered(plain.get_buffer(name + "_mask")).clone() for name in WEIGHTS]
+        losses += losses_of(model, optimizer, x, y, 1)
+        after = [gathered(plain.get_buffer(name + "_mask")) for name in WEIGHTS]
+        flips = sum(int((a != b).sum()) for a, b in zip(after, before, strict=True))
+        rates.append((optimizer.flip_rate, flips / sum(mask.numel() for mask in after)))
     state = {k.removeprefix("module."): gathered(v) for k, v in model.state_dict().items()}
     parts = [local(plain.get_buffer(name + "_mask")).numel() for name in WEIGHTS]
     return {
         "losses": losses,
+        "rates": rates,
         "sparse": all(is_sparse(state[name], "2:4") for name in WEIGHTS),
         "masks": {name: state[name + "_mask"].tolist() for name in WEIGHTS},
         "sharded": [is_sharded(plain.get_buffer(name + "_mask")) for name in WEIGHTS],
@@ -72,6 +79,18 @@ def moments(optimizer: MaskedOptimizer, plain: nn.Module) -> list[torch.Tensor]:
     return found
 
 
+def one_row(rank: int) -> float:
+    """Return the share of changes of a mask of which the second process has no part."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 1))
+    fb.sparsify(model, "2:4", schedule=Recomputed())
+    fully_shard(model)
+    optimizer = MaskedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), model)
+    model(torch.arange(8.0)[None] * (1 - rank)).sum().backward()
+    optimizer.step()
+    return optimizer.flip_rate
+
+
 def work(rank: int, folder: str) -> None:
     """Train every case as one of the processes, and leave what came out in the folder."""
     with joined(rank, folder, PROCESSES, PATIENCE):
@@ -79,6 +98,7 @@ def work(rank: int, folder: str) -> None:
         model = wrapped(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8)), "fsdp")
         with pytest.raises(ArgumentError, match="sharded; call sparsify before fully_shard"):
             fb.sparsify(model, "2:4")
+        found["one row"] = one_row(rank)
         distributed.barrier()
         (Path(folder) / f"{rank}.json").write_text(json.dumps(found))
 
@@ -121,3 +141,17 @@ def test_masks_are_cut_as_their_weights_are(both: list[dict]) -> None:
 
 def test_masks_that_change_do_change_here(both: list[dict]) -> None:
     assert both[0]["ddp recomputed"]["masks"] != both[0]["ddp frozen"]["masks"]
+
+
+@pytest.mark.parametrize(("how", "schedule"), CASES)
+def test_every_process_tells_how_much_of_the_whole_masks_changed(
+    how: str, schedule: str, both: list[dict]
+) -> None:
+    for found in both:
+        rates = found[f"{how} {schedule}"]["rates"]
+        assert all(told == counted for told, counted in rates)
+        assert any(told for told, _ in rates) == (schedule != "frozen")
+
+
+def test_a_process_without_a_part_of_a_mask_tells_its_changes_too(both: list[dict]) -> None:
+    assert both[0]["one row"] == both[1]["one row"] > 0

@@ -203,9 +203,12 @@ class MaskedOptimizer(torch.optim.Optimizer):
 
     @property
     def flip_rate(self) -> float:
-        """The share of the masks' entries that the last step changed; the host waits for a device."""
+        """The share of the masks' entries that the last step changed; the host waits for a device.
+
+        Under ``fully_shard`` it is that of the whole masks, the same on every process.
+        """
         self._check_masks()
-        return float(self._flips) / sum(layer.mask.numel() for layer in self._layers)
+        return float(self._flips) / sum(layer.p.numel() for layer in self._layers)  # of all shards
 
     def _new_mask(self, layer: _Layer, step: int) -> torch.Tensor:
         """Return the mask that a layer has after ``step`` steps."""
@@ -303,10 +306,10 @@ class _Layer:
                 self.module._buffers[name] = cut_like(buffer, self.p)
 
     def take(self, new_mask: torch.Tensor) -> torch.Tensor:
-        """Replace the mask, and return how many entries of the local shard changed, () int64 beside it."""
-        part = local(cut_like(new_mask, self.p))
-        flips = (part != self.mask).sum()
-        self.mask.copy_(part)
+        """Replace the mask, and return how many of its entries changed, of all shards, () int64 beside it."""
+        old, new = self.module.get_buffer(self.name + MASK), cut_like(new_mask, self.p)
+        flips = gathered((new != old).sum())
+        local(old).copy_(local(new))
         return flips
 
 
