@@ -580,3 +580,33 @@ def test_without_a_process_group_the_error_says_what_to_call() -> None:
 def test_what_is_no_state_or_no_rank_is_refused(states: Any, rank: int, said: str) -> None:
     with pytest.raises(fb.ArgumentError, match=said):
         CodecState("int8_256:feedback").load_state_dict(states, rank=rank, size=2)
+
+
+def test_states_of_different_lengths_are_refused_and_nothing_is_taken_over() -> None:
+    one, other, mine = (CodecState("int8_256:feedback") for _ in range(3))
+    for state, n in ((one, 3), (other, 2), (mine, 3)):
+        kept = state.residual(["w"], [n])
+        assert kept is not None
+        kept.fill_(n + 0.25)
+    one.seed = 5
+    with pytest.raises(fb.ArgumentError, match=r"feedback of shape \(2,\) for 'w'; expected a row"):
+        mine.load_state_dict([one.state_dict(), other.state_dict()])
+    square = {**one.state_dict(), "residuals": {"w": torch.ones(3, 1)}}
+    with pytest.raises(fb.ArgumentError, match=r"feedback of shape \(3, 1\) for 'w'; expected a row"):
+        mine.load_state_dict(square)
+    left = mine.residual(["w"], [3])
+    assert left is not None
+    assert (mine.seed, left.tolist()) == (0, [3.25] * 3)
+
+
+@pytest.mark.parametrize("seed", [3, np.int64(3), -3])
+def test_a_state_is_read_again_whatever_integer_its_seed_was(seed: Any) -> None:
+    later = CodecState("mxfp4:stochastic")
+    later.load_state_dict(CodecState("mxfp4:stochastic", seed=seed).state_dict())
+    assert later.seed == seed
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, None, True])
+def test_a_seed_that_is_no_integer_is_refused(seed: Any) -> None:
+    with pytest.raises(fb.ArgumentError, match=r"seed=.*; expected an integer"):
+        CodecState("mxfp4:stochastic", seed=seed)

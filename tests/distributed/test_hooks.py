@@ -251,6 +251,12 @@ def beneath_fsdp(rank: int, size: int) -> None:
     assert other.state_dict()["first:gradient"]["calls"] == state["first:gradient"]["calls"] > 0
     with pytest.raises(fb.ArgumentError, match="expected that of this process"):
         other.load_state_dict({})
+    before = str(other.state_dict())
+    damaged = {**state, "last:gradient": {**state["last:gradient"], "codec": "fp32"}}
+    for wrong in (None, [], {**damaged, ":gradient": {**state[":gradient"], "seed": 9}}):
+        with pytest.raises(fb.ArgumentError, match=r"expected that of this process|the state of codec fp32"):
+            other.load_state_dict(wrong)
+    assert str(other.state_dict()) == before
     with pytest.raises(fb.ArgumentError, match="without fully_shard"):
         fsdp_codecs(created(), gradient="mxfp4")
     with pytest.raises(fb.ArgumentError, match="go together"):
@@ -259,6 +265,31 @@ def beneath_fsdp(rank: int, size: int) -> None:
         fsdp_codecs(model, weight="mxfp4:stochastic")
     with pytest.raises(fb.ArgumentError, match="only copied"):
         fsdp_codecs(model, weight="mxfp4:feedback")
+
+
+def refused_codecs(rank: int, size: int) -> None:
+    """Whatever is wrong beside a codec that is right, the model sends what it sent before."""
+    model, _ = sharded(None)
+    everyone = distributed.group.WORLD
+    for options, said in (
+        ({"weight": "mxfp4:stochastic"}, "other draws"),
+        ({"between": "mxfp4", "group": 3}, "no process group"),
+        ({"between": "powersgd", "group": everyone}, "ddp_hook"),
+        ({"between": "nosuch", "group": everyone}, "no format named"),
+        ({"seed": "1"}, "seed='1'; expected an integer"),
+    ):
+        with pytest.raises(fb.FewbitsError, match=said):
+            fsdp_codecs(model, **{"gradient": "mxfp4", **options})
+    plain, _ = sharded(None)
+    for each in (model, plain):
+        x, y = next(batches(rank, size))
+        nn.functional.cross_entropy(each(x), y).backward()
+    for p, q in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(p.grad.to_local(), q.grad.to_local())
+
+
+def test_codecs_that_are_refused_leave_the_model_as_it_was(team: Teams) -> None:
+    team(2).run(refused_codecs)
 
 
 def buckets_built_anew(rank: int, size: int) -> None:

@@ -16,7 +16,7 @@ from fewbits.distributed.collectives.reduce_scatter import scattered
 from fewbits.distributed.gathering import all_gathered
 from fewbits.distributed.memory import lent
 from fewbits.distributed.peers import Peers
-from fewbits.distributed.state import CodecState, derived
+from fewbits.distributed.state import CodecState, checked_seed, derived
 from fewbits.distributed.traffic import Traffic
 from fewbits.errors import ArgumentError
 from fewbits.recipes import Codec
@@ -47,12 +47,14 @@ class FSDPCodecs:
                 another number has no place.
 
         Raises:
-            ArgumentError: the state of other modules or codecs.
+            ArgumentError: no state, or that of other modules or codecs; nothing is changed then.
         """
-        if states.keys() != self.states.keys():
-            raise ArgumentError(
-                f"the state of {sorted(states)}; expected that of this process, for {sorted(self.states)}"
-            )
+        given: object = states  # whatever a caller without types passes
+        if not isinstance(given, dict) or given.keys() != self.states.keys():
+            what = f"the state of {list(given)!r:.200}" if isinstance(given, dict) else f"{given!r:.80}"
+            raise ArgumentError(f"{what}; expected that of this process, for {sorted(self.states)}")
+        for name, state in self.states.items():  # all of them are read before one is changed
+            CodecState(state.codec).load_state_dict(cast(StateDict, states[name]))
         for name, state in self.states.items():
             state.load_state_dict(cast(StateDict, states[name]))
 
@@ -85,7 +87,9 @@ def fsdp_codecs(
         The traffic, and what goes into a checkpoint.
 
     Raises:
-        ArgumentError: no module with fully_shard, or a codec that does not fit its place.
+        ArgumentError: no module with fully_shard, no process group, a seed that is no integer, or a codec
+            that does not fit its place. The model is as it was then.
+        FormatError: no such format; the same.
     """
     modules = {name: m for name, m in model.named_modules() if isinstance(m, FSDPModule)}
     if not modules:
@@ -94,30 +98,35 @@ def fsdp_codecs(
         )
     if (between is None) != (group is None):
         raise ArgumentError("between= and group= go together: what travels between nodes, and who they are")
+    seed = checked_seed(seed)
     found = FSDPCodecs()
 
     def state_of(name: str, role: str, codec: str | Codec) -> CodecState:
         state = found.states[f"{name}:{role}"] = CodecState(codec, seed=derived(seed, name, role))
-        checked_codec(state.codec, state)
         return state
 
+    # All that can be wrong is found before the first module is changed.
+    for codec in (gradient, weight, between):
+        if codec is not None:
+            checked_codec(codec, CodecState(codec))
+    if weight is not None:
+        values = checked_copy(weight, CodecState(weight)).values
+        if values is not None and values.rounding == "stochastic":
+            raise ArgumentError(
+                f"weight={weight}: forward and backward pass gather weights anew, and would see other"
+                " draws; take another rounding"
+            )
+    peers = None if between is None else peers_of(group, found.traffic)
     for name, module in modules.items():
         if gradient is not None:
             module.set_force_sum_reduction_for_comms(True)  # torch divides, before or after
             state = state_of(name, "gradient", gradient)
             module.set_custom_reduce_scatter(_ReduceScatter(state, found.traffic))  # type: ignore[arg-type]  # a class of torch's that is not public
         if weight is not None:
-            values = checked_copy(weight, CodecState(weight)).values
-            if values is not None and values.rounding == "stochastic":
-                raise ArgumentError(
-                    f"weight={weight}: forward and backward pass gather weights anew, and would see other"
-                    " draws; take another rounding"
-                )
             state = state_of(name, "weight", weight)
             module.set_custom_all_gather(_AllGather(state, found.traffic))  # type: ignore[arg-type]  # as above
-        if between is not None:
-            state = state_of(name, "between", between)
-            module.set_all_reduce_hook(_mean_over(group, state, found.traffic))
+        if between is not None and peers is not None:
+            module.set_all_reduce_hook(_mean_over(peers, state_of(name, "between", between)))
     return found
 
 
@@ -183,9 +192,7 @@ class _AllGather(_Comm):
             output_tensor.copy_(found)
 
 
-def _mean_over(group: ProcessGroup, state: CodecState, traffic: Traffic) -> Callable[[torch.Tensor], None]:
-    peers = peers_of(group, traffic)
-
+def _mean_over(peers: Peers, state: CodecState) -> Callable[[torch.Tensor], None]:
     def hook(x: torch.Tensor) -> None:
         what = f"gradients between nodes, {x.dtype} ({x.numel()},), as {state.codec}"
         place = lent(x)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
+from numbers import Integral
 from typing import TypedDict, cast
 
 import torch
@@ -95,11 +96,15 @@ class CodecState:
 
     Args:
         codec: a codec or its text.
-        seed: of stochastic rounding; processes draw different numbers from the same seed.
+        seed: of stochastic rounding, an integer; processes draw different numbers from the same seed.
+
+    Raises:
+        ArgumentError: a seed that is no integer, or an option of a codec that does not exist or does not fit.
+        FormatError: no such format.
     """
 
     def __init__(self, codec: str | Codec, *, seed: int = 0) -> None:
-        self.codec, self.seed = read(codec), seed
+        self.codec, self.seed = read(codec), checked_seed(seed)
         self.calls = 0
         self.log2_scale = 0.0  # of auto_scale
         self._residuals, self._velocities = _Rows(), _Rows()
@@ -170,8 +175,8 @@ class CodecState:
             size: how many processes there are now, with the states of all.
 
         Raises:
-            ArgumentError: no state, that of another codec or of tensors without a key, or a rank that is none
-                of ``size``.
+            ArgumentError: no state, that of another codec or of tensors without a key, states whose tensors
+                differ in length, or a rank that is none of ``size``. Nothing is changed then.
         """
         found = list(states) if isinstance(states, Sequence) else [states]
         if not found or not all(map(_is_state, found)):
@@ -191,12 +196,41 @@ class CodecState:
                 raise ArgumentError(
                     f"feedback of {unknown[0]!r}, which is no parameter here; load the state of this model"
                 )
+        _check_lengths(given)
         self.seed, self.calls = given[0]["seed"], given[0]["calls"]
         self.log2_scale = given[0]["log2_scale"]
         self._residuals, self._velocities = _Rows(), _Rows()
         for state in given if isinstance(states, dict) else given[rank::size]:
             self._residuals.add(state["residuals"], keys)
             self._velocities.add(state["velocities"], keys)
+
+
+def _check_lengths(states: Sequence[_Saved]) -> None:
+    """Raise unless each tensor is a row, and of one length in all states: their sum is what is kept.
+
+    Raises:
+        ArgumentError: another shape.
+    """
+    known: dict[str, tuple[int, ...]] = {}
+    for state in states:
+        for name, x in (*state["residuals"].items(), *state["velocities"].items()):
+            shape = tuple(x.shape)
+            if len(shape) != 1 or known.setdefault(name, shape) != shape:
+                raise ArgumentError(
+                    f"feedback of shape {shape} for {name!r}; expected a row, as long in every state: load"
+                    " those of one run"
+                )
+
+
+def checked_seed(seed: object) -> int:
+    """Return a seed of stochastic rounding.
+
+    Raises:
+        ArgumentError: it is no integer.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise ArgumentError(f"seed={seed!r:.80}; expected an integer")
+    return int(seed)
 
 
 def derived(*parts: object) -> int:
