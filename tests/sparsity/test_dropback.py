@@ -267,6 +267,7 @@ def test_memory_grows_with_the_budget_and_not_with_the_model() -> None:
         ({"momentum": 1.0}, "momentum from 0"),
         ({"seed": -1}, "seed=-1"),
         ({"gain": 0.0}, "gain above 0"),
+        ({"lr": torch.ones(2)}, "a learning rate and a gain above 0"),
     ],
 )
 def test_values_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
@@ -378,6 +379,43 @@ def test_states_of_other_models_and_damaged_ones_are_refused(tmp_path: Path) -> 
     save_file({"w": torch.ones(2)}, tmp_path / "w.safetensors")
     with pytest.raises(DataError, match=r"expected a file that DropBack\.save wrote"):
         optimizer.load(tmp_path / "w.safetensors")
+    for about in ("no JSON", "[]", "{}"):
+        save_file({"index": state["index"]}, tmp_path / "d.safetensors", {"dropback": about})
+        with pytest.raises(DataError, match=r"damaged; expected a file that DropBack\.save wrote"):
+            optimizer.load(tmp_path / "d.safetensors")
+    for nothing in (
+        {},
+        None,
+        {**state, "param_groups": []},
+        {**state, "change": None},
+        {**state, "gain": "1"},
+    ):
+        with pytest.raises(ArgumentError, match=r"is no state; expected what state_dict"):
+            optimizer.load_state_dict(nothing)
+    assert str(optimizer.state_dict()) == str(state)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"lr": torch.tensor(0.25)},
+        {"lr": np.float32(0.25), "seed": np.int64(7), "budget": np.int32(50)},
+        {"lr": 0.25, "gain": torch.tensor(2.0), "momentum": np.float32(0.5)},
+    ],
+)
+def test_numbers_of_torch_and_numpy_are_saved_as_any_others(tmp_path: Path, options: dict[str, Any]) -> None:
+    model, again, plain = perceptron(), perceptron(), perceptron()
+    optimizer = DropBack(model, **{"budget": 50, **options})
+    train(model, optimizer, 2)
+    optimizer.save(tmp_path / "w.safetensors")
+    momentum = float(options.get("momentum", 0.0))
+    other = DropBack(again, 50, lr=0.1, momentum=momentum)
+    other.load(tmp_path / "w.safetensors")
+    numbers = {name: float(x) if name not in ("seed", "budget") else int(x) for name, x in options.items()}
+    alike = DropBack(plain, **{"budget": 50, **numbers})
+    train(plain, alike, 2)
+    assert flat(other).tobytes() == flat(optimizer).tobytes() == flat(alike).tobytes()
+    assert (other.param_groups[0]["lr"], other.param_groups[0]["momentum"]) == (0.25, momentum)
 
 
 def some() -> tuple[nn.Module, DropBack, Tensor]:

@@ -49,6 +49,25 @@ class _StateWithMomentum(_State, total=False):
     velocity: torch.Tensor
 
 
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "index": torch.Tensor,
+    "change": torch.Tensor,
+    "seed": int,
+    "gain": (int, float),
+    "weights": int,
+    "frozen": bool,
+    "param_groups": list,
+}
+
+
+def _is_state(given: object) -> bool:
+    """Return whether something has all that ``state_dict`` returns."""
+    if not isinstance(given, dict) or not all(isinstance(given.get(k), kind) for k, kind in _KINDS.items()):
+        return False
+    groups, velocity = given["param_groups"], given.get("velocity", given["change"])
+    return len(groups) == 1 and isinstance(groups[0], dict) and isinstance(velocity, torch.Tensor)
+
+
 class DropBack(torch.optim.Optimizer):
     """SGD that tracks at most ``budget`` weights of a model, and takes the place of its parameters.
 
@@ -98,7 +117,7 @@ class DropBack(torch.optim.Optimizer):
         first = next(iter(trained(model).values())).device
         own = torch.device(device) if device is not None else first
         self.device = torch.device("cpu") if own.type == "meta" else own
-        self.budget, self.seed, self.gain, self.frozen = budget, seed, gain, False
+        self.budget, self.seed, self.gain, self.frozen = int(budget), int(seed), float(gain), False
         self._places = places(model)
         every = dict(model.named_parameters(remove_duplicate=False))
         self._frozen_parameters = {name: p for name, p in every.items() if not p.requires_grad}
@@ -232,9 +251,11 @@ class DropBack(torch.optim.Optimizer):
         """Restore a state of :meth:`state_dict`: the model's parameters become bit for bit what they were.
 
         Raises:
-            ArgumentError: the state is of a model of another size, or holds more weights than the budget.
+            ArgumentError: no state, that of a model of another size, or one of more weights than the budget.
             DataError: it is damaged.
         """
+        if not _is_state(state_dict):
+            raise ArgumentError(f"{state_dict!r:.200} is no state; expected what state_dict() returned")
         saved = cast(_StateWithMomentum, state_dict)
         index = saved["index"].to(self.device, torch.int64)  # the bound after the last index may be 2^31
         if saved["weights"] != self.weights or len(index) > self.budget:
@@ -259,12 +280,13 @@ class DropBack(torch.optim.Optimizer):
         """Write the state to a ``.safetensors`` file, eight bytes for a tracked weight: all of it or none.
 
         Raises:
-            ArgumentError: the folder does not exist.
+            ArgumentError: the folder does not exist, or an option is no number.
             OSError: the operating system refused.
         """
         state = self.state_dict()
         tensors = self._tracked.tensors()
-        save_file(tensors, path, {_KEY: json.dumps({k: v for k, v in state.items() if k not in tensors})})
+        facts = {k: v for k, v in state.items() if k not in tensors}
+        save_file(tensors, path, {_KEY: json.dumps(facts, default=_number)})
 
     def load(self, path: str | os.PathLike[str]) -> None:
         """Read a state that :meth:`save` wrote.
@@ -278,13 +300,30 @@ class DropBack(torch.optim.Optimizer):
             metadata = dict(file.metadata() or {})
         if _KEY not in metadata:
             raise DataError(f"{path} holds no tracked weights; expected a file that DropBack.save wrote")
-        self.load_state_dict({**tensors, **json.loads(metadata[_KEY])})
+        try:
+            facts = json.loads(metadata[_KEY])
+        except ValueError:
+            facts = None
+        if not isinstance(facts, dict) or not _is_state({**tensors, **facts}):
+            raise DataError(f"{path} is damaged; expected a file that DropBack.save wrote")
+        self.load_state_dict({**tensors, **facts})
+
+
+def _number(x: object) -> object:
+    """Return a learning rate of torch, or a number of NumPy, as one that JSON has."""
+    if isinstance(x, (torch.Tensor, Real)):
+        return x.item() if hasattr(x, "item") else float(x)
+    raise ArgumentError(f"{x!r:.80} among the options of DropBack; a file takes numbers and texts")
+
+
+def _is_number(x: object) -> bool:
+    return isinstance(x, Real) or (isinstance(x, torch.Tensor) and x.numel() == 1)
 
 
 def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int, gain: float) -> None:
     parameters = trained(model)
     numbers = all(isinstance(n, Integral) for n in (budget, seed)) and all(
-        isinstance(x, (Real, torch.Tensor)) for x in (lr, momentum, gain)
+        map(_is_number, (lr, momentum, gain))
     )
     if not (numbers and budget > 0 and lr > 0 and 0 <= momentum < 1 and 0 <= seed < 2**64 and gain > 0):
         raise ArgumentError(
