@@ -51,6 +51,22 @@ def test_every_pattern_of_a_group_is_encoded_as_pytorch_does() -> None:
     assert all(torch.equal(a, b) for a, b in zip(mine, theirs, strict=True))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "columns", "words"),
+    [(torch.float16, 64, 4), (torch.bfloat16, 32, 2), (torch.int8, 128, 4), (torch.float32, 32, 4)],
+    ids=str,
+)
+def test_a_matrix_without_rows_has_the_columns_of_any_other(
+    dtype: torch.dtype, columns: int, words: int
+) -> None:
+    w = torch.zeros(0, columns, dtype=dtype)
+    values, metadata = compress(w)
+    assert (values.shape, metadata.shape) == ((0, columns // 2), (0, words))
+    assert decompress(values, metadata).shape == w.shape
+    empty = torch.zeros(32, 0, dtype=dtype)
+    assert decompress(*compress(empty)).shape == empty.shape
+
+
 def test_special_values_come_back_bit_for_bit() -> None:
     w = torch.zeros(32, 32, dtype=torch.bfloat16)
     w[0, 0], w[1, 5], w[2, 9], w[3, 3] = float("nan"), float("inf"), -1e-40, -3.0

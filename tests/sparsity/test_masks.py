@@ -214,6 +214,12 @@ def test_kept_magnitude_and_density_are_shares() -> None:
     assert kept_magnitude(torch.zeros(4), mask(torch.zeros(4), "2:4")) == density(torch.ones(0)) == 1.0
 
 
+def test_a_mask_of_another_shape_is_refused() -> None:
+    for shape in ((2, 8), (4,), (4, 2)):
+        with pytest.raises(ArgumentError, match=r"for weights of shape \(4, 4\); expected their own"):
+            kept_magnitude(torch.ones(4, 4), torch.ones(shape, dtype=torch.bool))
+
+
 def test_a_normal_matrix_keeps_the_share_of_the_two_largest_of_four() -> None:
     w = weights(1000, 400)
     pairs = np.sort(np.abs(np.random.default_rng(1).standard_normal((100_000, 4))), axis=1)
@@ -232,6 +238,8 @@ def test_what_does_not_fit_is_refused_with_advice(call: Any) -> None:
         call(torch.zeros(4, 6), "2:4")
     with pytest.raises(DTypeError, match=r"weights of torch.int8; expected floating-point"):
         call(torch.zeros(4, 4, dtype=torch.int8), "2:4")
+    with pytest.raises(DTypeError, match=r"weights of type list; expected a torch\.Tensor"):
+        call([[1.0, 0.0, 0.0, 0.0]], "2:4")
     with pytest.raises(FormatError, match="written N:M"):
         call(torch.zeros(4, 4), "half")
 

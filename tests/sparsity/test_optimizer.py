@@ -515,6 +515,8 @@ def test_misuse_is_refused_with_advice() -> None:
         (lambda: Recomputed(decay=-1.0), "decay=-1.0; expected"),
         (lambda: Recomputed(decay=torch.inf), "decay of 0 or more that is finite"),
         (lambda: Recomputed(decay=torch.nan), "decay=nan; expected"),
+        (lambda: Recomputed(decay="0.1"), "decay='0.1'; expected"),
+        (lambda: Recomputed(decay=None), "decay=None; expected"),
         (lambda: Gradual(0), "steps=0, every=1 and begin=0; expected at least one step"),
         (lambda: Gradual(2.5), "steps=2.5, every=1 and begin=0"),
         (lambda: Gradual(torch.nan), "steps=nan, every=1 and begin=0"),

@@ -164,6 +164,13 @@ def test_nothing_to_gain_leaves_the_order() -> None:
         (torch.tensor([[1.0, torch.nan] * 4]), {}, DataError, "NaN or an infinity"),
         (torch.rand(3, 8), {"moves": 0}, ArgumentError, "above zero"),
         (torch.rand(3, 8), {"seconds": 0.0}, ArgumentError, "above zero"),
+        (torch.rand(3, 8), {"seconds": "1"}, ArgumentError, "seconds='1'; expected a budget above zero"),
+        (torch.rand(3, 8), {"moves": 1.5}, ArgumentError, "moves=1.5 and"),
+        (torch.rand(3, 8), {"moves": "9"}, ArgumentError, "moves='9' and"),
+        (torch.rand(3, 8), {"seed": -1}, ArgumentError, "seed=-1; expected a whole number from 0 up"),
+        (torch.rand(3, 8), {"seed": 1.5}, ArgumentError, "seed=1.5; expected"),
+        (np.ones((3, 8)), {}, DTypeError, r"weights of type ndarray; expected a torch\.Tensor"),
+        ([np.ones((3, 8))], {}, DTypeError, "weights of type ndarray"),
     ],
 )
 def test_bad_input_is_refused(w: Any, options: Any, error: Any, message: str) -> None:

@@ -77,7 +77,8 @@ def compress(w: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     places = torch.stack((first, second), -1) if kind.group == 4 else (first // 2).unsqueeze(-1)
     values = _bits(groups).gather(-1, places).reshape(m, k // 2).view(w.dtype)
     shifts = 4 * torch.arange(kind.groups, device=w.device)
-    words = (indices.reshape(m, -1, kind.groups) << shifts).sum(-1).to(kind.metadata)
+    per_row = k // (kind.group * kind.groups)  # of no rows a length left to reshape could be any
+    words = (indices.reshape(m, per_row, kind.groups) << shifts).sum(-1).to(kind.metadata)
     ordered = torch.empty_like(words).view(-1)
     ordered[_order(m, words.shape[1], kind, w.device).view(-1)] = words.reshape(-1)
     return values, ordered.view(words.shape)
@@ -110,7 +111,7 @@ def decompress(values: torch.Tensor, metadata: torch.Tensor) -> torch.Tensor:
         )
     words = metadata.reshape(-1)[_order(m, wanted[1], kind, values.device)].long()
     shifts = 4 * torch.arange(kind.groups, device=values.device)
-    indices = (words.unsqueeze(-1) >> shifts & 15).reshape(m, -1)
+    indices = (words.unsqueeze(-1) >> shifts & 15).reshape(m, wanted[1] * kind.groups)
     if bool((indices & 3 >= indices >> 2).any()):
         raise DataError("metadata with indices that do not rise in a group; it is damaged: compress it again")
     first, second = indices & 3, indices >> 2

@@ -39,7 +39,7 @@ def mask(w: torch.Tensor, pattern: str | Pattern, *, axis: int = -1) -> torch.Te
     Raises:
         FormatError: no such pattern.
         ArgumentError: w has no such axis, or its size is not a multiple of M.
-        DTypeError: w is not floating point.
+        DTypeError: w is no tensor of floating-point numbers.
 
     >>> mask(torch.tensor([1.0, -3.0, 2.0, 2.0]), "2:4")
     tensor([False,  True,  True, False])
@@ -74,7 +74,7 @@ def transposable_mask(w: torch.Tensor, pattern: str | Pattern, *, search: str = 
         FormatError: no such pattern.
         ArgumentError: fewer than two axes, a size that is not a multiple of M, no such search, or
             ``optimal`` with M above 4.
-        DTypeError: w is not floating point.
+        DTypeError: w is no tensor of floating-point numbers.
     """
     chosen = read(pattern)
     if search not in SEARCHES:
@@ -84,6 +84,7 @@ def transposable_mask(w: torch.Tensor, pattern: str | Pattern, *, search: str = 
             f"search='optimal' tries every tile of {chosen.group} x {chosen.group}, and there are too many"
             f" for {chosen}; use search='greedy', or a pattern of at most {_LARGEST_OPTIMAL} neighbours"
         )
+    check_weights(w)
     if w.dim() < 2:
         raise ArgumentError(f"a tensor of shape {tuple(w.shape)} has no transpose; expected (out, in, ...)")
     for axis in (0, 1):
@@ -146,7 +147,14 @@ def kept_magnitude(w: torch.Tensor, mask: torch.Tensor) -> float:
     Args:
         w: the weights before they are pruned.
         mask: bool of w's shape.
+
+    Raises:
+        ArgumentError: a mask of another shape.
     """
+    if mask.shape != w.shape:
+        raise ArgumentError(
+            f"a mask of shape {tuple(mask.shape)} for weights of shape {tuple(w.shape)}; expected their own"
+        )
     total = kept = 0.0
     # In pieces: in float64 a large tensor would take several times its memory.
     for part, chosen in zip(_pieces(w.detach()), _pieces(mask), strict=True):
@@ -156,10 +164,21 @@ def kept_magnitude(w: torch.Tensor, mask: torch.Tensor) -> float:
     return kept / total if total else 1.0
 
 
-def _grouped(w: torch.Tensor, pattern: Pattern, axis: int) -> torch.Tensor:
-    """Return w with ``axis`` last and cut into groups, ``(..., n / m, m)``."""
+def check_weights(w: object) -> None:
+    """Raise unless ``w`` is a tensor of floating-point numbers.
+
+    Raises:
+        DTypeError: it is something else.
+    """
+    if not isinstance(w, torch.Tensor):
+        raise DTypeError(f"weights of type {type(w).__name__}; expected a torch.Tensor")
     if not w.is_floating_point():
         raise DTypeError(f"weights of {w.dtype}; expected floating-point numbers")
+
+
+def _grouped(w: torch.Tensor, pattern: Pattern, axis: int) -> torch.Tensor:
+    """Return w with ``axis`` last and cut into groups, ``(..., n / m, m)``."""
+    check_weights(w)
     front = checked_axis(axis, w.dim())
     if not w.dim() or w.shape[front] % pattern.group:
         raise ArgumentError(

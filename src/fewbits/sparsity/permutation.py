@@ -11,18 +11,19 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fewbits.errors import ArgumentError, DataError, DTypeError
+from fewbits.errors import ArgumentError, DataError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
 from fewbits.kernels import threads
 from fewbits.kernels.arrays.nm import permutation_search
 from fewbits.kernels.bits.nm_permutation import LARGEST_SUM, identity_permutation
-from fewbits.sparsity.masks import mask
+from fewbits.sparsity.masks import check_weights, mask
 
 # Of a random swap's mean change: where annealing starts and ends. 0.2 and 0.02 do as well for some matrices.
 _HOT, _COOL = 0.3, 0.03
@@ -75,8 +76,8 @@ def find_order(
     Raises:
         FormatError: no such pattern.
         ArgumentError: w has other axes, its columns are not a multiple of M, it is not on the CPU, where the
-            search runs, or a budget is not positive.
-        DTypeError: w is not floating point.
+            search runs, a budget is not positive, or a seed no whole number from 0 up.
+        DTypeError: w is no tensor of floating-point numbers.
         DataError: w holds a NaN or an infinity.
 
     >>> result = find_order(torch.tensor([[4.0, 3.0, 2.0, 0.0, 0.0, 0.0, 0.0, 1.0]]))
@@ -87,9 +88,8 @@ def find_order(
     chosen = read(pattern)
     matrices = [w] if isinstance(w, torch.Tensor) else list(w)
     columns = _checked(matrices, chosen)
-    wanted = _MOVES_PER_COLUMN * columns if moves is None else moves
-    if wanted < 1 or not seconds > 0:
-        raise ArgumentError(f"moves={moves} and seconds={seconds}; expected a budget above zero")
+    _check_budget(seed, moves, seconds)
+    wanted = _MOVES_PER_COLUMN * columns if moves is None else int(moves)
     identity = torch.arange(columns)
     before, bound = (
         _kept_magnitude(matrices, chosen, identity),
@@ -105,11 +105,21 @@ def find_order(
     return ColumnOrder(order, before, after, bound, tried, time.perf_counter() - start)
 
 
+def _check_budget(seed: object, moves: object, seconds: object) -> None:
+    whole = moves is None or (isinstance(moves, Integral) and int(moves) > 0)
+    if not (whole and isinstance(seconds, Real) and float(seconds) > 0):
+        raise ArgumentError(
+            f"moves={moves!r:.80} and seconds={seconds!r:.80}; expected a budget above zero, of moves a whole"
+            " number"
+        )
+    if not isinstance(seed, Integral) or int(seed) < 0:
+        raise ArgumentError(f"seed={seed!r:.80}; expected a whole number from 0 up")
+
+
 def _checked(matrices: list[torch.Tensor], pattern: Pattern) -> int:
     """Check the matrices against the pattern and each other, and return their number of columns."""
     for w in matrices:
-        if not w.is_floating_point():
-            raise DTypeError(f"weights of {w.dtype}; expected floating-point numbers")
+        check_weights(w)
         if not w.is_cpu:
             raise ArgumentError(
                 f"weights on {w.device}; the search for an order of columns runs only on the CPU: move them,"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 
 from fewbits.errors import ArgumentError
 
@@ -30,16 +30,17 @@ class Recomputed:
             Learning N:M Fine-grained Structured Sparse Neural Networks From Scratch, 2021, figure 2).
 
     Raises:
-        ArgumentError: ``every`` is no integer of at least one, or ``decay`` negative or not finite.
+        ArgumentError: ``every`` is no integer of at least one, or ``decay`` no finite number from 0 up.
     """
 
     every: int = 1
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        if not _is_count(self.every, 1) or not 0 <= self.decay < math.inf:
+        given: object = self.decay  # whatever a caller without types passes
+        if not (_is_count(self.every, 1) and isinstance(given, Real) and 0 <= float(given) < math.inf):
             raise ArgumentError(
-                f"every={self.every} and decay={self.decay}; expected at least one step, an integer, and a"
+                f"every={self.every} and decay={given!r:.80}; expected at least one step, an integer, and a"
                 " decay of 0 or more that is finite"
             )
 
