@@ -1,6 +1,7 @@
 """A model's layers get weights that are stored as they are, and that lose less than rounding."""
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -469,6 +470,24 @@ def test_weights_beyond_a_format_with_infinities_become_its_largest_value(
         assert layer.weight[1, 3] == -largest
         assert torch.equal(fb.fake_quantize(layer.weight, format), layer.weight)
     assert report.layers[0].loss <= report.layers[0].rounding_loss < 1
+
+
+def test_weights_that_cannot_be_written_are_refused_before_any_is() -> None:
+    def with_last(layer: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Linear(32, 32), layer)
+
+    spread = nn.Linear(32, 32)
+    spread.weight = nn.Parameter(torch.randn(1, 32).expand(32, 32))
+    for last, said in (
+        (spread, "1.weight has several values in one place of memory"),
+        (nn.Linear(32, 32, device="meta"), "1.weight is on the meta device, without values"),
+        (nn.LazyLinear(32), "1.weight has no values yet; call the model once"),
+    ):
+        model = with_last(last)
+        before = model[0].weight.detach().clone()
+        with pytest.raises(fb.ArgumentError, match=re.escape(said)):
+            quantize_model(model, [torch.randn(40, 32)], "mxfp4")
+        assert torch.equal(model[0].weight, before)
 
 
 def test_a_prepared_model_is_refused() -> None:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
 from fewbits.errors import ArgumentError, DataError
@@ -40,6 +41,7 @@ from fewbits.ptq.rotation import fold
 from fewbits.ptq.stored_choices import StoredChoices, job_of
 from fewbits.records import QuantizedLayer, QuantizeReport
 from fewbits.tensor import fake_quantize
+from fewbits.tensor.memory import overlap, valueless
 from fewbits.typing import Progress
 from fewbits.versions import release
 
@@ -122,7 +124,8 @@ def quantize_model(
         matrices, but for embeddings. The record says so.
 
     Raises:
-        ArgumentError: no such method, no batches, a pattern that fits no layer, or a model prepared before.
+        ArgumentError: no such method, no batches, a pattern that fits no layer, a model prepared before, or
+            weights without values or with several values in one place of memory.
         FormatError: no such format.
         DataError: a weight or an input is not finite, a layer's input is no tensor, or a batch calls a layer
             more often than the first does.
@@ -413,6 +416,8 @@ def _layers(
     check_fits("map", [glob for glob, _ in targets.rules], list(named))
     if any(hasattr(module, "fewbits_recipe") for module in model.modules()):
         raise ArgumentError("the model was prepared by fewbits.prepare; give it as it was before")
+    _check_sizes(model)
+    read_later = isinstance(getattr(model, "fewbits_weights", None), LoadedWeights)
     layers: dict[str, ProductLayer] = {}
     left: list[QuantizedLayer] = []
     users = Counter(_memory(p) for m in model.modules() for p in m.parameters(recurse=False))
@@ -427,6 +432,8 @@ def _layers(
         if reason:
             left.append(QuantizedLayer(name, tuple(layer.weight.shape), None, 0, nan, nan, reason=reason))
         else:
+            if why := overlap(layer.weight) or ("" if read_later else valueless(layer.weight)):
+                raise ArgumentError(f"{name}.weight".lstrip(".") + f" {why}")
             _check_finite(name, layer.weight)
             layers[name] = layer
     if not layers:
@@ -448,6 +455,13 @@ def _others(name: str, module: nn.Module) -> Iterator[QuantizedLayer]:
             where = f"{name}.{key}".removesuffix(".weight").lstrip(".")
             reason = f"{type(module).__name__} is no linear or convolution layer that is known: left as it is"
             yield QuantizedLayer(where, tuple(p.shape), None, 0, nan, nan, reason=reason)
+
+
+def _check_sizes(model: nn.Module) -> None:
+    """Raise where a lazy layer has no sizes yet, so that nobody can tell what it multiplies."""
+    for name, p in model.named_parameters():
+        if is_lazy(p):
+            raise ArgumentError(f"{name} {valueless(p)}")
 
 
 def _check_finite(name: str, weight: Tensor) -> None:

@@ -19,8 +19,8 @@ from fewbits.names import Selection, within
 from fewbits.sparsity import channel_rules
 from fewbits.sparsity.channels import Axes, Axis
 from fewbits.sparsity.layers import reduction_axes
-from fewbits.sparsity.memory import overlap, unready
 from fewbits.sparsity.permutation import ColumnOrder, find_order
+from fewbits.tensor.memory import overlap, unready
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from fewbits.names import check_fits, listed, with_shared, within
 from fewbits.records import PrunedTensor, PruneReport
 from fewbits.sparsity.layers import other_matrices, reduction_axes
 from fewbits.sparsity.masks import SEARCHES, density, kept_magnitude, mask, transposable_mask
-from fewbits.sparsity.memory import overlap, unready
 from fewbits.sparsity.schedules import Frozen, Gradual, Recomputed, Schedule
+from fewbits.tensor.memory import overlap, unready
 
 MASK, DENSE, STEP = "_mask", "_dense", "sparsity_step"  # buffers: two after their parameter, one of the model
 _AXES = "fewbits_sparse_axes"  # attributes of a module: of a layer, and of the model

@@ -6,12 +6,17 @@ import torch
 from torch.nn.parameter import is_lazy
 
 
-def unready(x: torch.Tensor) -> str:
-    """Return why a tensor has no values, or none that change, and what to do; an empty text if it has."""
+def valueless(x: torch.Tensor) -> str:
+    """Return why a tensor has no values, and what to do; an empty text if it has."""
     if is_lazy(x):
         return "has no values yet; call the model once, so that its lazy layers know their sizes"
-    if x.is_meta:
-        return "is on the meta device, without values; load them first"
+    return "is on the meta device, without values; load them first" if x.is_meta else ""
+
+
+def unready(x: torch.Tensor) -> str:
+    """Return why a tensor has no values, or none that change, and what to do; an empty text if it has."""
+    if why := valueless(x):
+        return why
     if x.is_inference():
         return (
             "was made in torch.inference_mode(), and does not change any more; make the model outside of"
