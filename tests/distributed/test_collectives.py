@@ -360,6 +360,16 @@ def disagree(rank: int, size: int) -> None:
                 fb.ArgumentError,
             ),
             (
+                lambda: all_to_all(torch.ones(3, 2), "fp32", split_sizes=3),
+                lambda: all_to_all(torch.ones(3, 2), "fp32", split_sizes=[1, 1, 1]),
+                fb.ArgumentError,
+            ),
+            (
+                lambda: all_reduce(torch.ones(4), None),
+                lambda: all_reduce(torch.ones(4), "fp32"),
+                fb.ArgumentError,
+            ),
+            (
                 lambda: all_reduce(torch.ones(4, device="meta"), "fp32"),
                 lambda: all_reduce(torch.ones(4), "fp32"),
                 fb.ArgumentError,

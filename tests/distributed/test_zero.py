@@ -405,6 +405,8 @@ def refuses_norms(rank: int, size: int) -> None:
             deal.clip_([1.0, 0.0][rank])
         with pytest.raises(fb.ArgumentError, match="max_norm='a'; expected a norm above 0"):
             deal.clip_([1.0, "a"][rank])
+        with pytest.raises(fb.ArgumentError, match=r"max_norm=tensor.*; expected a norm above 0"):
+            deal.clip_([1.0, torch.ones(2)][rank])
         with pytest.raises(fb.ArgumentError, match=r"rank 1 has '.* clipped to 2"):
             deal.clip_([1.0, 2.0][rank])
 
@@ -430,6 +432,9 @@ def refuses(rank: int, size: int) -> None:
     model = model_of("fp32")
     zero = ZeroOptimizer(AdamW(model.parameters()), "fp32")
     steps(model, zero, rank, 1)
+    for nothing in ({}, None, {"state": {}}, {"state": {}, "param_groups": [3]}, {"param_groups": []}):
+        with pytest.raises(fb.ArgumentError, match=r"is no state; expected what state_dict"):
+            zero.load_state_dict(nothing)
     with pytest.raises(fb.ArgumentError, match="that has taken steps"):
         zero.add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     with pytest.raises(AttributeError):

@@ -1,5 +1,7 @@
 """Codecs are data: their text says everything, and what does not fit is refused."""
 
+from typing import Any
+
 import pytest
 
 import fewbits as fb
@@ -82,6 +84,14 @@ def test_a_codec_is_extended_as_a_recipe_is() -> None:
 def test_what_does_not_fit_is_refused(text: str, said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         codec(text)
+
+
+@pytest.mark.parametrize("given", [None, 3, ["mxfp4"], b"mxfp4"])
+def test_what_is_no_text_is_refused(given: Any) -> None:
+    with pytest.raises(
+        ArgumentError, match=r"codec=.*; expected a text, as 'mxfp8_e4m3:feedback', or a Codec"
+    ):
+        codec(given)
 
 
 def test_an_unknown_format_is_refused_with_what_is_near() -> None:

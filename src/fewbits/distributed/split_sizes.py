@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,8 @@ def checked_sizes(given: Sequence[int] | None, rows: int, peers: Peers) -> list[
     """
     if given is None:
         return even(rows, peers.size, None)
-    sizes: list[Any] = list(given)
+    number: object = given  # as a caller without types may pass
+    sizes: list[Any] = list(given) if isinstance(number, Iterable) else [number]
     whole = all(isinstance(n, (int, np.integer)) and n >= 0 for n in sizes)
     if len(sizes) != peers.size or not whole or sum(sizes) != rows:
         raise ArgumentError(

@@ -35,6 +35,14 @@ class _Saved(TypedDict):
     param_groups: list[dict[str, Any]]
 
 
+def _is_state(given: object) -> bool:
+    """Return whether something has what ``state_dict`` returns."""
+    if not (isinstance(given, dict) and isinstance(given.get("state"), dict)):
+        return False
+    groups = given.get("param_groups")
+    return isinstance(groups, list) and all(isinstance(g, dict) and "params" in g for g in groups)
+
+
 def owners(sizes: Sequence[int], processes: int) -> list[int]:
     """Return who holds the state of each tensor: the largest go first, each to who has least so far.
 
@@ -327,7 +335,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """
         with self._peers.telling():
             given: object = max_norm  # whatever a caller without types passes
-            if not (isinstance(given, (Real, torch.Tensor)) and float(given) > 0):
+            number = isinstance(given, Real) or (isinstance(given, torch.Tensor) and given.numel() == 1)
+            if not (number and float(max_norm) > 0):
                 raise ArgumentError(f"max_norm={max_norm!r}; expected a norm above 0")
             if loss_scale != 1:
                 raise ArgumentError(
@@ -380,8 +389,11 @@ class ZeroOptimizer(torch.optim.Optimizer):
                 optimizer without them.
 
         Raises:
-            ArgumentError: as the wrapped optimizer does.
+            ArgumentError: no state.
+            ValueError: as the wrapped optimizer does.
         """
+        if not _is_state(state_dict):
+            raise ArgumentError(f"{state_dict!r:.200} is no state; expected what state_dict() returned")
         saved = cast(_Saved, state_dict)
         keys = [key for group in saved["param_groups"] for key in group["params"]]
         own = {keys[i] for i in self._own if i < len(keys)}

@@ -148,7 +148,7 @@ def codec(text: str | Codec | Format) -> Codec:
             returned as it is; a format is what values travel in.
 
     Raises:
-        ArgumentError: an option that does not exist, or does not fit.
+        ArgumentError: no text, or an option that does not exist, or does not fit.
         FormatError: no such format.
 
     >>> codec("mxfp8_e4m3/rceil:feedback").format.bits_per_value
@@ -160,6 +160,9 @@ def codec(text: str | Codec | Format) -> Codec:
         return text
     if isinstance(text, Format):
         return Codec(RoleFormat(text))
+    given: object = text  # whatever a caller without types passes
+    if not isinstance(given, str):
+        raise ArgumentError(f"codec={given!r:.80}; expected a text, as 'mxfp8_e4m3:feedback', or a Codec")
     wire, _, rest = text.partition(":")
     changes = dict(_option(part.strip(), text) for part in (split(rest) if rest else ()))
     if wire in HOOKS:
