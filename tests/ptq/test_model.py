@@ -563,6 +563,10 @@ def test_matrices_that_are_left_are_in_the_record() -> None:
     _, report = quantize_model(model, [torch.randint(9, (3, 6))], "mxfp4")
     reasons = {x.layer: x.reason for x in report.layers if x.format is None}
     assert set(reasons) == left
+    (never_called,) = (x for x in report.layers if x.layer == "encoder.self_attn.out_proj")
+    w, wide = model.encoder.self_attn.out_proj.weight, before["encoder.self_attn.out_proj.weight"]
+    assert (never_called.format, never_called.vectors) == ("mxfp4", 0)
+    assert torch.equal(w, fb.quantize(wide, "mxfp4").dequantize())
     assert reasons["up"] == "ConvTranspose1d is no linear or convolution layer that is known: left as it is"
     matrices = {name for name, p in before.items() if p.ndim > 1 and name != "table.weight"}
     changed = {name for name in matrices if not torch.equal(before[name], model.state_dict()[name])}

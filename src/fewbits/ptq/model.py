@@ -87,7 +87,8 @@ def quantize_model(
 
     Every linear and convolution layer is changed, in the order in which data flows: a layer is calibrated on
     what the chosen weights before it give. Transposed convolutions, and matrices of attention, recurrent and
-    other modules, are left as they are. Weights keep their dtype, and quantizing them as
+    other modules, are left as they are; the output projection of ``nn.MultiheadAttention`` is a linear layer
+    that is never called, and is rounded to nearest. Weights keep their dtype, and quantizing them as
     :func:`fewbits.files.cast` does gives these very values: what is stored is what was chosen. Weights beyond
     the largest value of a format become that one, also where the format has infinities. Of each output
     of a layer the values of the method are kept only where they lose less than rounding does on these inputs.
