@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import fewbits as fb
-from fewbits.distributed import DDPHook, ddp_hook, fsdp_codecs
+from fewbits.distributed import DDPHook, all_reduce, ddp_hook, fsdp_codecs
 from tests.distributed.team import Team
 from tests.distributed.test_collectives import same_everywhere
 
@@ -290,6 +290,27 @@ def refused_codecs(rank: int, size: int) -> None:
 
 def test_codecs_that_are_refused_leave_the_model_as_it_was(team: Teams) -> None:
     team(2).run(refused_codecs)
+
+
+def one_after_the_other(rank: int, size: int) -> None:
+    """Hooks of a part of all processes: a name that is used again would lead to a group that has ended."""
+    part = distributed.new_group([1, 2])
+    if rank == 0:
+        return
+    named: dict[str, object] = {}
+    for step in range(4):
+        hooks = [ddp_hook("mxfp4", part) for _ in range(1 + step % 2)]
+        for hook in hooks:
+            own = hook._peers.group
+            assert named.setdefault(own.group_name, own) is own
+            assert all_reduce(torch.full((3,), float(rank)), "fp32", own).tolist() == [3.0] * 3
+        assert len({id(hook._peers.group) for hook in hooks}) == len(hooks)
+        for hook in hooks:
+            hook.close()
+
+
+def test_a_hook_follows_another_of_the_same_part_of_all_processes(team: Teams) -> None:
+    team(3).run(one_after_the_other)
 
 
 def buckets_built_anew(rank: int, size: int) -> None:

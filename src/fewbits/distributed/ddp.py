@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from inspect import Parameter, Signature
 from typing import cast
 
@@ -24,6 +25,28 @@ from fewbits.recipes import codec as read
 from fewbits.typing import ProcessGroup, StateDict
 
 _COMPRESSED_FROM = 2  # the first step of PowerSGD that is not plain: one of its own is needed before
+
+
+# Groups of hooks that were closed, by ranks. torch would name the next one of the same ranks as the one that
+# was destroyed, and processes might read where that one was to be found, and wait for it.
+_IDLE: dict[tuple[int, ...], list[distributed.ProcessGroup]] = {}
+
+
+def _group_like(joined: Peers) -> distributed.ProcessGroup:
+    """Return a group of the same processes for one hook alone; each of them calls this."""
+    own: distributed.ProcessGroup
+    if joined.size == distributed.get_world_size():
+        own = distributed.new_group()
+        return own
+    ranks = sorted(distributed.get_process_group_ranks(joined.group))
+    idle = _IDLE.get(tuple(ranks), [])
+    while idle:
+        own = idle.pop()
+        with suppress(ValueError):  # it ended with all others, and is not known any more
+            distributed.get_rank(own)
+            return own
+    own = distributed.new_group(ranks, use_local_synchronization=True)
+    return own
 
 
 class DDPHook:
@@ -57,12 +80,7 @@ class DDPHook:
         self.__name__ = self.__qualname__ = "ddp_hook"  # by which torch names hooks
         self.codec, self.traffic = read(codec), Traffic()
         self._state = CodecState(self.codec, seed=seed)
-        joined = peers_of(group, None)  # raises if there is none
-        if joined.size == distributed.get_world_size():
-            own = distributed.new_group()
-        else:
-            ranks = distributed.get_process_group_ranks(joined.group)
-            own = distributed.new_group(ranks, use_local_synchronization=True)
+        own = _group_like(peers_of(group, None))  # which raises if there is none
         self._peers = Peers(own, self.traffic)
         self._torch = _hook_of_torch(self.codec, own)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="fewbits-network")
@@ -98,9 +116,16 @@ class DDPHook:
         return x if lent(x) is not None else x.copy_(mean)
 
     def close(self) -> None:
-        """End the thread and the process group of a hook that is done, on every process at the same time."""
+        """End the thread and the process group of a hook that is done, on every process at the same time.
+
+        The group of a part of all processes waits for the next hook of the same ones.
+        """
         self._thread.shutdown()
-        distributed.destroy_process_group(self._peers.group)
+        group = self._peers.group
+        if self._peers.size == distributed.get_world_size():
+            distributed.destroy_process_group(group)
+        else:
+            _IDLE.setdefault(tuple(distributed.get_process_group_ranks(group)), []).append(group)
 
     def state_dict(self, model: nn.Module) -> StateDict:
         """Return what the codec remembers on this process, by the names of the model's parameters."""
