@@ -81,7 +81,7 @@ def copy(name: str) -> Path:
 
 def run_tests(folder: Path, arguments: Iterable[str], limit_s: float | None = None) -> int:
     """Return pytest's exit status in a copy, 1 where it takes longer than the limit."""
-    command = [str(folder / ".venv/bin/python"), "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments]
+    command = [str(folder / ".venv/bin/python"), "-m", "pytest", "-q", *arguments]
     with (folder / LOG).open("w") as said:
         child = subprocess.Popen(
             command, cwd=folder, env=ENVIRONMENT, stdout=said, stderr=said, start_new_session=True
