@@ -9,6 +9,7 @@ from torch.utils.data import IterableDataset
 from fewbits.nn import prepare
 from fewbits.optim import AdamW, scaler
 from fewbits.train import schedule
+from fewbits.train.schedules import Schedule
 
 # Those most used, one of each kind: torch's own, FP16 and loss scales, blocks, packed states, no master copy.
 TWELVE = [
@@ -51,7 +52,12 @@ def optimizer(made: nn.Module, recipe: str) -> AdamW:
 
 
 def plain_losses(recipe: str, steps: int = STEPS) -> list[float]:
-    """Train as the manual says: scale, look, unscale, clip, step."""
+    """Return the losses of a plain loop."""
+    return plain_run(recipe, steps)[0]
+
+
+def plain_run(recipe: str, steps: int = STEPS) -> tuple[list[float], Schedule]:
+    """Train as the manual says: scale, look, unscale, clip, step. Return the losses and the schedule."""
     made = model(recipe).train()
     adamw, scale, changes = optimizer(made, recipe), scaler(recipe), schedule(made, recipe, STEPS)
     rows = list(Rows())
@@ -65,4 +71,11 @@ def plain_losses(recipe: str, steps: int = STEPS) -> list[float]:
         scale.step(adamw)
         scale.update()
         changes.after_step()
-    return made.losses
+    return made.losses, changes
+
+
+def check_muppet(found: Schedule) -> None:
+    """Hold what the schedule of gradients' diversity saw to that of a plain loop."""
+    _, plain = plain_run("muppet")
+    assert plain.state_dict()["largest"] > 0  # or it had seen nothing
+    assert found.state_dict() == plain.state_dict()

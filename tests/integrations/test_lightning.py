@@ -19,6 +19,7 @@ from tests.integrations.plain import (
     STEPS,
     TWELVE,
     Rows,
+    check_muppet,
     model,
     optimizer,
     plain_losses,
@@ -72,6 +73,15 @@ def losses_are_a_plain_loops(folder: Path, recipe: str) -> None:
 @pytest.mark.parametrize("recipe", SAMPLE)
 def test_losses_are_those_of_a_plain_loop(recipe: str, tmp_path: Path) -> None:
     losses_are_a_plain_loops(tmp_path, recipe)
+
+
+def test_a_schedule_sees_and_keeps_what_it_does_in_a_plain_loop(tmp_path: Path) -> None:
+    _, lead = fit(tmp_path, "muppet")
+    check_muppet(lead.precision_plugin.schedule)
+    lead.save_checkpoint(tmp_path / "end.ckpt")
+    made, again = Module("muppet"), trainer(tmp_path, "muppet", max_epochs=2)
+    again.fit(made, data(), ckpt_path=tmp_path / "end.ckpt", weights_only=True)
+    check_muppet(again.precision_plugin.schedule)
 
 
 @pytest.mark.slow

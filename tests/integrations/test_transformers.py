@@ -19,6 +19,7 @@ from tests.integrations.plain import (
     STEPS,
     TWELVE,
     Rows,
+    check_muppet,
     model,
     optimizer,
     plain_losses,
@@ -59,6 +60,12 @@ def losses_are_a_plain_loops(folder: Path, recipe: str) -> None:
 @pytest.mark.parametrize("recipe", SAMPLE)
 def test_losses_are_those_of_a_plain_loop(recipe: str, tmp_path: Path) -> None:
     losses_are_a_plain_loops(tmp_path, recipe)
+
+
+def test_a_schedule_sees_the_gradients_that_it_sees_in_a_plain_loop(tmp_path: Path) -> None:
+    made = trainer(model("muppet"), tmp_path, "muppet")
+    made.train()
+    check_muppet(made.schedule)
 
 
 @pytest.mark.slow
