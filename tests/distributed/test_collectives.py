@@ -280,6 +280,43 @@ def test_idle_ranks_take_part_and_states_that_differ_stop_all(team: Teams) -> No
     team(3).run(idle_ranks_and_states)
 
 
+def adapt_the_scale(rank: int, size: int) -> None:
+    """FP8-LM: halve where more than one in 100 000 is clipped, and grow by 2^(1/1000) where not."""
+    text, n = "fp8_e4m3:auto_scale", 100_000
+    for reduce, op, most in (
+        (all_reduce, "mean", 448),
+        (all_reduce, "sum", 224),
+        (reduce_scatter, "sum", 224),
+    ):
+        state, wanted = CodecState(text), 0.0
+        # So many of all values lie beyond the largest whose sum is none, all of the second process.
+        for beyond, step in ((0, 1e-3), (2, 1e-3), (3, -1.0), (0, 1e-3), (2, 1e-3)):
+            largest = most * 2.0 ** -math.floor(wanted)
+            x = torch.full((n,), largest)
+            if rank == 1:
+                x[:beyond] = 1.25 * largest
+            found = reduce(x, text, op=op, state=state)
+            wanted += step
+            assert state.log2_scale == pytest.approx(wanted, abs=1e-12)
+            assert found[-1] == (largest if op == "mean" else size * largest)
+
+
+def sums_are_not_cut_for_ever(rank: int, size: int) -> None:
+    """Values that fit, of which the sum does not: the scale learns of it."""
+    state = CodecState("fp8_e4m3:auto_scale")
+    for _ in range(3):
+        found = all_reduce(torch.full((1000,), 448.0), "fp8_e4m3:auto_scale", state=state)
+    assert (found == size * 448).all()
+
+
+def test_an_automatic_scale_learns_of_sums_that_are_clipped(team: Teams) -> None:
+    team(4).run(sums_are_not_cut_for_ever)
+
+
+def test_an_automatic_scale_halves_where_values_are_clipped_and_grows_where_not(team: Teams) -> None:
+    team(2).run(adapt_the_scale)
+
+
 def in_arrival_order(x: torch.Tensor, rank: int, size: int) -> torch.Tensor:
     """Add what ranks send as it might arrive at each: from the next rank on."""
     rows = [torch.empty_like(x) for _ in range(size)]

@@ -85,7 +85,8 @@ class Reduction:
             x = residual.add_(x)  # from here on what is rounded lies there
         self.x = x
         parts = [x.numel()] if layers is None else layers
-        self.powers = agreed_powers(x, parts, codec, peers, 1 if mean else peers.size, state)
+        self._times = 1 if mean else peers.size  # by which what is rounded after the addition can be larger
+        self.powers = agreed_powers(x, parts, codec, peers, self._times, state)
 
     @property
     def _start(self) -> int:
@@ -161,14 +162,14 @@ class Reduction:
         return 0
 
     def _encode_scaled(self, run: torch.Tensor, start: int, n: int, seed: int) -> int:
-        """Scale and encode the piece at ``start``; return how many of its values are clipped."""
+        """Scale and encode the piece at ``start``; return how many values, or sums of such, are clipped."""
         assert self.powers is not None
         beyond = 0
         for first, last in wire.parts(self.codec, n):
             place = slice(start + first, start + last)
             scaled = empty(last - first, torch.float32, self.x.device).copy_(self.x[place])
             self.powers.scale(scaled, start + first)
-            beyond += clipped(scaled, self.codec) if self.codec.auto_scale else 0
+            beyond += clipped(scaled, self.codec, self._times) if self.codec.auto_scale else 0
             left = None if self.residual is None else self.residual[place].zero_()
             self._tell(wire.encode(scaled, self.codec, run, seed, left, start=first, n=n), last - first)
         return beyond

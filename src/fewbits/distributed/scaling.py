@@ -76,10 +76,13 @@ def _exponent(x: torch.Tensor, times: int) -> int:
     return min(max(exponent - (fraction == 0.5) + _BIAS, 1), 255)
 
 
-def clipped(x: torch.Tensor, codec: Codec) -> int:
-    """Return how many of the scaled values, (n,) float32, lie beyond the largest of the format."""
+def clipped(x: torch.Tensor, codec: Codec, times: int) -> int:
+    """Return how many of the scaled values, (n,) float32, lie beyond the largest of the format.
+
+    Those count whose sum may, ``times`` as large: it is rounded with the same scale.
+    """
     assert codec.format is not None
-    most = codec.format.element.max
+    most = codec.format.element.max / times
     largest, finite = largest_finite(x)
     return 0 if finite and largest <= most else int((x.abs() > most).sum())
 
