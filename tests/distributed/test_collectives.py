@@ -450,6 +450,24 @@ def test_a_model_without_parameters_has_no_gradients_to_average(team: Teams) -> 
     team(2).run(no_parameters)
 
 
+def gradients_with_a_memory(rank: int, size: int) -> None:
+    text, model = "mxfp4:feedback", torch.nn.Linear(32, 4, bias=False)
+    gradient = given(rank, (4, 32), torch.float32)
+    means, state = [], CodecState(text)
+    for _ in range(3):
+        model.weight.grad = gradient.clone()
+        average_gradients(model, text, state=state)
+        means.append(model.weight.grad)
+    other = CodecState(text)
+    for mean in means:
+        assert torch.equal(mean, all_reduce(gradient, text, op="mean", state=other, key="weight"))
+    assert not torch.equal(means[0], means[1])  # what was left out the first time came with the second
+
+
+def test_gradients_are_averaged_with_what_rounding_took_before(team: Teams) -> None:
+    team(2).run(gradients_with_a_memory)
+
+
 def no_values(rank: int, size: int) -> None:
     """What has no values is refused before anything is received, so that the group goes on."""
     packed = fb.quantize(torch.ones(4, 32), "mxfp4").to("meta")
