@@ -397,6 +397,22 @@ def test_a_step_that_is_skipped_leaves_no_trace_in_the_next(team: Teams) -> None
     team(3).run(skips)
 
 
+def meets_one_new_gradient(rank: int, size: int) -> None:
+    """Of one of the parameters of others, after all were averaged."""
+    model, zero = dealt("fp32")
+    gradients_of(model, *next(rounds(rank, 1)))
+    zero.clip_(0.01)
+    theirs = [p for p, owner in zip(model.parameters(), zero.owner, strict=True) if owner != rank]
+    assert len(theirs) > 1
+    theirs[0].grad = torch.ones_like(theirs[0])
+    with pytest.raises(fb.ArgumentError, match="were added to those that were averaged already"):
+        zero.step()
+
+
+def test_one_new_gradient_is_enough_to_refuse_a_step(team: Teams) -> None:
+    team(3).run(meets_one_new_gradient)
+
+
 def refuses_norms(rank: int, size: int) -> None:
     for codec in ("fp32", None):  # one process clips to what is no norm, or to another one, and none waits
         model, deal = dealt("fp32", codec)
