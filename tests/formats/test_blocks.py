@@ -1,10 +1,14 @@
 """Blocks: what their sizes cost, and the defaults that they give to quantization."""
 
+from fractions import Fraction
+from math import ceil
+
 import pytest
 import torch
 
 import fewbits as fb
-from fewbits.formats import Bdr, channel_bits_per_value, packed_bits, parse
+from fewbits.errors import ArgumentError
+from fewbits.formats import Bdr, area_memory_proxy, channel_bits_per_value, packed_bits, parse
 from tests import cases
 
 
@@ -62,6 +66,34 @@ def test_a_line_that_is_shorter_than_a_block_pays_for_a_whole_scale() -> None:
         assert channel_bits_per_value(fmt, length) == bits
     assert 8 * fb.quantize(torch.ones(5, 8), fmt).nbytes == 6 * 40
     assert channel_bits_per_value(parse("bdr(m=3,k1=16,d2=1,k2=2)"), 3) == pytest.approx(4 + 8 / 3 + 2 / 3)
+
+
+@pytest.mark.parametrize("length", [3, 24, 100, 250])
+@pytest.mark.parametrize(
+    "name", ["block(element=int(6,coding=symmetric),scale=e8m0,size=16)", "bdr(m=3,k1=21,d2=2,k2=7)", "vsq4"]
+)
+def test_bits_per_value_are_the_float_that_is_nearest_to_their_fraction(name: str, length: int) -> None:
+    fmt = parse(name)
+    # A part in two sums or quotients is an ulp off: 6.5120000000000005 bits are above a budget of 6.512.
+    counts = ((g.bits, length if g.size == "channel" else g.size) for g in fmt.groups.shared)
+    shared = sum(bits * ceil(length / size) for bits, size in counts if isinstance(size, int))
+    assert channel_bits_per_value(fmt, length) == float(fmt.element.bits + Fraction(shared, length))
+    full = sum(Fraction(g.bits, g.size) for g in fmt.groups.shared if isinstance(g.size, int))
+    assert fmt.bits_per_value == float(fmt.element.bits + full)
+
+
+def test_lengths_and_axes_that_are_none_are_refused() -> None:
+    for length in (0, -1, 2.5, True):
+        with pytest.raises(ArgumentError, match=r"length=.* of a channel; expected an integer from 1 up"):
+            channel_bits_per_value(fb.mxfp4, length)  # type: ignore[arg-type]  # as a caller without types
+        with pytest.raises(ArgumentError, match=r"length=.* of a channel"):
+            area_memory_proxy(fb.mxfp4, length)  # type: ignore[arg-type]  # as a caller without types
+    for axis in (2, -3, 0.5):
+        with pytest.raises(ArgumentError, match=r"axis=.* \(3, 4\); expected an integer from -2 to 1"):
+            packed_bits(fb.mxfp4, (3, 4), axis)  # type: ignore[arg-type]  # as a caller without types
+    for shape in ((-3, 4), (3, 1.5)):
+        with pytest.raises(ArgumentError, match=r"shape=.*; expected integers from 0 up"):
+            packed_bits(fb.mxfp4, shape)  # type: ignore[arg-type]  # as a caller without types
 
 
 def test_bits_of_bdr_follow_table_2_of_its_paper() -> None:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import ClassVar, Literal
 
-from fewbits.errors import FormatError
+from fewbits.errors import ArgumentError, FormatError
 from fewbits.formats.elements import Exponent, Fixed, Float
-from fewbits.formats.format import Element, Format, Group, Groups, Size, integer
+from fewbits.formats.format import Element, Format, Group, Groups, Size, integer, whole
 from fewbits.graphs import cached_property
 
 _FP32 = Float(8, 23, 127, "ieee")
@@ -76,7 +76,9 @@ class Block(Format):
     @property
     def bits_per_value(self) -> float:
         """Element bits plus the scale's share; a scale per channel or tensor counts as zero bits."""
-        return self.element.bits + (0.0 if isinstance(self.size, str) else self.scale.bits / self.size)
+        if isinstance(self.size, str):
+            return float(self.element.bits)
+        return (self.element.bits * self.size + self.scale.bits) / self.size
 
     @property
     def default_overflow(self) -> str:
@@ -162,7 +164,7 @@ class Bdr(Format):
     @property
     def bits_per_value(self) -> float:
         """(m + 1) + d1/k1 + d2/k2 (Table 2)."""
-        return self.m + 1 + self.d1 / self.k1 + self.d2 / self.k2
+        return ((self.m + 1) * self.k1 + self.d1 + self.d2 * (self.k1 // self.k2)) / self.k1
 
 
 def shares_scale(format: Format, among: Literal["channel", "tensor"]) -> bool:
@@ -177,21 +179,38 @@ def for_one_channel(format: Format) -> Format:
 
 
 def channel_bits_per_value(format: Format, length: int) -> float:
-    """Return the bits per value of channels of ``length`` values each.
+    """Return the bits per value of channels of ``length`` values each: the float that is nearest to them.
 
     A channel that ends within a block pays for the whole scale of it. What a tensor shares counts nothing.
+
+    Raises:
+        ArgumentError: ``length`` is no integer from 1 up.
     """
+    if (whole(length) or 0) < 1:
+        raise ArgumentError(f"length={length!r:.60} of a channel; expected an integer from 1 up")
 
     def count(size: Size) -> int:
         return {"tensor": 0, "channel": 1}[size] if isinstance(size, str) else ceil(length / size)
 
     codes, *_ = format.groups
-    return codes.bits + sum(count(group.size) * group.bits for group in format.groups.shared) / length
+    shared = sum(count(group.size) * group.bits for group in format.groups.shared)
+    return (codes.bits * length + shared) / length  # divided once: 6.512 bits are the 6.512 of a budget
 
 
 def packed_bits(format: Format, shape: tuple[int, ...], axis: int = -1) -> int:
-    """Bits of codes and scales for an array of ``shape`` with blocks along ``axis``."""
+    """Bits of codes and scales for an array of ``shape`` with blocks along ``axis``.
+
+    Raises:
+        ArgumentError: a length is no integer from 0 up, or the shape has no such axis.
+    """
     others = list(shape or (1,))
+    if any(number is None or number < 0 for number in map(whole, others)):
+        raise ArgumentError(f"shape={shape!r:.60}; expected integers from 0 up")
+    if whole(axis) is None or not -len(others) <= axis < len(others):
+        raise ArgumentError(
+            f"axis={axis!r:.60} of shape {shape}; expected an integer from {-len(others)} to"
+            f" {len(others) - 1}"
+        )
     n = others.pop(axis)
     lines = prod(others)
 

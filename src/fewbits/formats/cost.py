@@ -83,7 +83,10 @@ def area_memory_proxy(format: Format, length: int | None = None) -> float:
         format: of both factors.
         length: values of a channel, which ends the last block; None: so many that blocks are full, and a
             scale per channel counts nothing.
+
+    Raises:
+        ArgumentError: ``length`` is no integer from 1 up.
     """
-    unit = Float(4, 3, 7, "fn")
+    unit, beats = Float(4, 3, 7, "fn"), memory_beats(format, length)  # which checks the length
     area = area_bits(format, length) / area_bits(unit)
-    return area * memory_beats(format, length) / memory_beats(unit)
+    return area * beats / memory_beats(unit)

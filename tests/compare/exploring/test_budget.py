@@ -100,6 +100,28 @@ def test_rows_shorter_than_a_block_keep_the_budget_in_what_is_stored(tmp_path: P
         best_format(4.5, tmp_path / "rows.npy", ["mxfp4"])
 
 
+def test_a_budget_of_just_the_bits_has_room_for_the_format(tmp_path: Path) -> None:
+    # Rows of 250 values: the float that a sum of 6 and 16 scales / 250 gives lies above 6.512.
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((4, 250)))
+    own = "block(element=int(6,coding=symmetric),scale=e8m0,size=16)"
+    assert own in {f.format.format for f in best_format(6.512, tmp_path / "rows.npy", [own]).finalists}
+
+
+def test_a_budget_of_just_the_bits_has_room_for_tables(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Rows of 100 values, four scales each: in floats 2.32 - 0.32 is below the 2 bits of a table.
+    np.save(tmp_path / "rows.npy", np.random.default_rng(0).standard_normal((4, 100)))
+    fitted: set[Any] = set()
+
+    def recorded(*given: Any) -> None:
+        fitted.add(given[1:4])
+
+    monkeypatch.setattr("fewbits.compare.exploring.budget.fitted_table", recorded)
+    best_format(2.32, tmp_path / "rows.npy")
+    assert {(size, bits) for bits, scale, size in fitted if scale == fb.e8m0} == {(32, 2), (64, 2), (128, 2)}
+
+
 def test_equal_vectors_of_tied_tensors_are_not_in_both_halves(tmp_path: Path) -> None:
     w = torch.randn(3, 256, generator=torch.Generator().manual_seed(0))
     save_file({"embed": w, "head": w.clone()}, tmp_path / "tied.safetensors")

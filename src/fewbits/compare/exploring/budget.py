@@ -133,6 +133,8 @@ def _shapes(budget: float, length: int) -> Iterator[tuple[int, Element, Element 
     """Return the bits, scales and sizes of the tables to fit, the widest within the budget."""
     for scale, outer in BLOCK_SCALES:
         for size in SIZES:
-            bits = min(int(budget - scale.bits * ceil(length / size) / length), _MOST_BITS)
-            if bits >= _LEAST_BITS:
-                yield bits, scale, outer, size
+            shared = scale.bits * ceil(length / size)
+            for bits in range(_MOST_BITS, _LEAST_BITS - 1, -1):
+                if (bits * length + shared) / length <= budget:  # as channel_bits_per_value counts
+                    yield bits, scale, outer, size
+                    break
