@@ -1,12 +1,10 @@
 """Codecs are data: their text says everything, and what does not fit is refused."""
 
-from typing import Any
-
 import pytest
 
 import fewbits as fb
 from fewbits.errors import ArgumentError, FormatError
-from fewbits.recipes import Codec, codec
+from fewbits.recipes import Codec, RoleFormat, codec, recipe
 
 TEXTS = (
     "fp32",
@@ -86,12 +84,36 @@ def test_what_does_not_fit_is_refused(text: str, said: str) -> None:
         codec(text)
 
 
-@pytest.mark.parametrize("given", [None, 3, ["mxfp4"], b"mxfp4"])
-def test_what_is_no_text_is_refused(given: Any) -> None:
-    with pytest.raises(
-        ArgumentError, match=r"codec=.*; expected a text, as 'mxfp8_e4m3:feedback', or a Codec"
-    ):
-        codec(given)
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        ("topk:density=0.1,density=0.5", "density"),
+        ("topk:density=0.1,values=mxfp4,values=mxfp8_e4m3", "values"),
+        ("mxfp4:feedback,kahan,feedback", "feedback"),
+        ("powersgd:rank=2, rank = 4", "rank"),
+    ],
+)
+def test_an_option_that_is_there_twice_is_refused(text: str, twice: str) -> None:
+    with pytest.raises(ArgumentError, match=f"^{twice} is there twice in codec .*; give one$"):
+        codec(text)
+
+
+@pytest.mark.parametrize("given", [None, 8, b"mxfp4", ["mxfp4"]])
+def test_what_is_no_text_is_refused_by_name(given: object) -> None:
+    with pytest.raises(ArgumentError, match=r"^codec=.*; expected a text, as 'mxfp8_e4m3:feedback'"):
+        codec(given)  # type: ignore[arg-type]  # as a caller without types
+
+
+def test_float32_is_one_codec_however_it_is_written() -> None:
+    # By section 3.4 of IEEE 754-2019 this is binary32, whose values travel as they are.
+    written = "float(e=8,m=23,bias=127,special=ieee)"
+    for same in (fb.fp32, written, Codec(RoleFormat(fb.fp32)), Codec().extended(values=written)):
+        assert codec(same) == codec("fp32") == codec(str(codec(same)))
+    assert codec("topk:density=0.1").extended(values=RoleFormat(fb.fp32)) == codec("topk:density=0.1")
+    with pytest.raises(ArgumentError, match="fp32 is not rounded"):
+        codec(f"{written}:feedback")
+    assert recipe(f"mxfp6:weight={written}").operands == recipe("mxfp6:weight=fp32").operands
+    assert codec("fp32/stochastic").values is not None  # of float64 it is a rounding
 
 
 def test_an_unknown_format_is_refused_with_what_is_near() -> None:

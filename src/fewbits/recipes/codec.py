@@ -6,11 +6,12 @@ from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from fewbits.errors import ArgumentError
-from fewbits.formats import Format, split
+from fewbits.formats import Format, parse, split
 from fewbits.kernels.bits.options import options
 from fewbits.recipes.role_format import RoleFormat, read_role_format
 
 TOPK = "topk"
+_FP32 = RoleFormat(parse("fp32"))
 HOOKS = ("powersgd", "fp16_compress")
 """Codecs that are hooks of torch's DistributedDataParallel, taken as they are."""
 
@@ -53,6 +54,8 @@ class Codec:
 
     def __post_init__(self) -> None:
         """Raise if a stabilizer does not fit what it should stabilize."""
+        if self.values == _FP32:  # float32 as it is, however it is given
+            object.__setattr__(self, "values", None)
         others = [f for f in fields(self) if f.name not in ("hook", "rank")]
         if self.hook and any(getattr(self, f.name) != f.default for f in others):
             raise ArgumentError(f"{self.hook} is torch's own hook, which takes rank=N at most")
@@ -148,7 +151,8 @@ def codec(text: str | Codec | Format) -> Codec:
             returned as it is; a format is what values travel in.
 
     Raises:
-        ArgumentError: no text, or an option that does not exist, or does not fit.
+        ArgumentError: an option that does not exist, does not fit or is there twice; or neither a text nor a
+            format nor a codec.
         FormatError: no such format.
 
     >>> codec("mxfp8_e4m3/rceil:feedback").format.bits_per_value
@@ -162,9 +166,17 @@ def codec(text: str | Codec | Format) -> Codec:
         return Codec(RoleFormat(text))
     given: object = text  # whatever a caller without types passes
     if not isinstance(given, str):
-        raise ArgumentError(f"codec={given!r:.80}; expected a text, as 'mxfp8_e4m3:feedback', or a Codec")
+        raise ArgumentError(
+            f"codec={given!r:.60}; expected a text, as 'mxfp8_e4m3:feedback', a format or a"
+            " fewbits.recipes.Codec"
+        )
     wire, _, rest = text.partition(":")
-    changes = dict(_option(part.strip(), text) for part in (split(rest) if rest else ()))
+    changes: dict[str, Any] = {}
+    for part in split(rest) if rest else ():
+        option, value = _option(part.strip(), text)
+        if option in changes:
+            raise ArgumentError(f"{option} is there twice in codec {text!r}; give one")
+        changes[option] = value
     if wire in HOOKS:
         return Codec(hook=wire).extended(**changes)
     if wire == TOPK:

@@ -46,9 +46,11 @@ def read_role_format(text: str) -> RoleFormat | None:
         ArgumentError: a choice that the format cannot do.
     """
     name, *choices = (part.strip() for part in text.split("/"))
-    if name in ("fp32", "-", "") and not choices:
+    if name in ("-", "") and not choices:
         return None
     format, chosen = parse(name), dict[str, Any]()
+    if format == parse("fp32") and not choices:  # by its constructor, too
+        return None
     for choice in choices:
         if choice in ROUNDINGS:
             kind = "rounding"
