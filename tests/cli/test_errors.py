@@ -189,6 +189,18 @@ def test_a_wrong_instruction_set_is_refused_before_anything_begins(tmp_path: Pat
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("second", [["--alias", "ng=mxfp4"], ["--alias=ng=mxfp4"]])
+def test_an_alias_option_that_is_given_twice_is_refused(
+    capsys: pytest.CaptureFixture[str], second: list[str]
+) -> None:
+    first = ["--alias", "nf=lookup(-1,1)"]
+    assert cli.run([*first, *second, "formats", "nf"]) == 2
+    said = "--alias is given 2 times; give it once, a list with commas between"
+    assert capsys.readouterr().err == f"fewbits: {said}\n"
+    assert cli.run([*first, "formats", "nf"]) == 0
+    assert cli.run(["--version"]) == 0
+
+
 @pytest.mark.parametrize("text", ["", " ", ","])
 def test_an_empty_alias_is_refused(capsys: pytest.CaptureFixture[str], text: str) -> None:
     assert cli.run(["--alias", text, "formats"]) == 2

@@ -39,18 +39,28 @@ _INTERRUPTED = 130
 _UsageError: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 _ALIASES = "FEWBITS_ALIAS"  # the variable that has what --alias takes
 
-app = typer.Typer(
-    name="fewbits",
-    help="More science with fewer bits: choose, store and invent narrow number formats.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
 
 def _is_empty(text: str) -> bool:
     """Return whether a text, or each item of a list with commas, is empty."""
     return not text.strip(" \t\n,")
+
+
+def _refuse_repeated(typed: list[str]) -> None:
+    """Refuse an option that is given more than once: only one of its values would count."""
+    for option in typed:
+        if typed.count(option) > 1:
+            raise ArgumentError(
+                f"{option} is given {typed.count(option)} times; give it once, a list with commas between"
+            )
+
+
+class _Group(typer.core.TyperGroup):
+    """The words before a command, whose options are given once, as those of commands are."""
+
+    def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # always its own
+        *_, order = self.make_parser(ctx).parse_args(args=list(args))
+        _refuse_repeated([p.opts[0] for p in order])
+        return super().parse_args(ctx, args)
 
 
 class _Command(typer.core.TyperCommand):
@@ -58,12 +68,7 @@ class _Command(typer.core.TyperCommand):
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]  # always its own
         names = {name: p.opts[0] for p in self.params for name in (*p.opts, *p.secondary_opts)}
-        typed = [names[word] for word in (arg.partition("=")[0] for arg in args) if word in names]
-        for option in typed:
-            if typed.count(option) > 1:
-                raise ArgumentError(
-                    f"{option} is given {typed.count(option)} times; give it once, a list with commas between"
-                )
+        _refuse_repeated([names[word] for word in (arg.partition("=")[0] for arg in args) if word in names])
         if not ctx.resilient_parsing:
             self._refuse_empty(ctx, args)
         return super().parse_args(ctx, args)
@@ -77,6 +82,16 @@ class _Command(typer.core.TyperCommand):
                 name = p.opts[0] if p.opts[0].startswith("-") else p.opts[0].upper()
                 way_out = "" if p.required else ", or leave it out"
                 raise ArgumentError(f"{name} {text!r} is empty; give it a value{way_out}")
+
+
+app = typer.Typer(
+    name="fewbits",
+    cls=_Group,
+    help="More science with fewer bits: choose, store and invent narrow number formats.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 
 
 _COMMANDS = (
