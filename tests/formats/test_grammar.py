@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import fewbits as fb
 from fewbits.errors import FormatError
 from fewbits.formats import Bdr, Block, Exponent, Fixed, Float, Format, Lookup, Posit, parse
 from tests import cases
@@ -108,6 +109,8 @@ def test_each_constructor_reads_as_the_manual_says(text: str, fmt: Format) -> No
         ("lookup(-1,0)", "lookup: every value must be within float32's range and the largest above zero"),
         ("lookup(1,1e39)", "within float32's range"),
         ("lookup(1,1e999)", "within float32's range"),
+        ("lookup(1,3.4028235677973366e38)", "within float32's range"),  # a tie, which rounds to infinity
+        ("lookup(-3.40282357e38,1)", "within float32's range"),
         ("lookup(1,1e-400)", "'lookup(1, >>> 1e-400)'; expected zero, or a number that a float64 holds"),
         ("lookup(1,mxfp4)", "expected lookup: numbers only"),
         ("lookup(1,nan)", "expected lookup: numbers only"),
@@ -155,6 +158,14 @@ def test_a_text_that_is_no_format_is_refused_with_the_place_or_the_reason(text: 
     with pytest.raises(FormatError, match=re.escape(message)) as caught:
         parse(text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_value_that_rounds_to_the_largest_float32_is_within_its_range() -> None:
+    # As NumPy prints the largest one, and the last float64 below the tie with 2^128.
+    for text in ("3.4028235e+38", repr(float(np.nextafter(3.4028235677973366e38, 0)))):
+        fmt = parse(f"block(element=lookup(-1,{text}),scale=fp32,size=tensor)")
+        assert np.float32(fmt.element.max) == np.finfo(np.float32).max
+        assert fb.fake_quantize(np.ones(3, np.float32), fmt) == pytest.approx(1, rel=1e-6)
 
 
 def test_a_mark_in_a_long_text_shows_its_surroundings_only() -> None:

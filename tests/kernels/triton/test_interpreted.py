@@ -5,7 +5,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+from fewbits.formats import parse
+from fewbits.kernels import options
 
 pytest.importorskip("triton", reason="fewbits[gpu] is not installed")
 
@@ -24,6 +28,18 @@ def interpreted(*args: str) -> tuple[list[str], int]:
     assert found.returncode == 0, found.stderr[-3000:]
     *sentences, last = found.stdout.splitlines()
     return sentences, int(last.split()[0])
+
+
+@pytest.mark.parametrize(
+    "text", ["float(e=2,m=1,bias=145)", "block(element=lookup(-1,1e-40),scale=e8m0,size=3)"]
+)
+def test_constants_of_elements_below_the_range_of_float32_are_found_silently(text: str) -> None:
+    from fewbits.kernels.triton.values.spec import spec  # needs Triton
+
+    fmt = parse(text)
+    with np.errstate(all="raise"):
+        found = spec(fmt, options(fmt))
+    assert found is None or found.element_max == np.float32(fmt.element.max)
 
 
 def test_conversions_to_every_format_equal_the_definition() -> None:

@@ -12,6 +12,8 @@ from typing import ClassVar
 from fewbits.errors import FormatError
 from fewbits.formats.format import Element
 
+_BEYOND = 2.0**128 - 2.0**103  # from here on float32 rounds to infinity
+
 
 @dataclass(frozen=True, repr=False)
 class Lookup(Element):
@@ -30,7 +32,7 @@ class Lookup(Element):
         if not 2 <= len(values) <= 65536:
             raise FormatError(f"lookup: {len(values)} values; give 2 to 65536 different ones")
         _refuse_repeated(values)
-        if not all(abs(v) < 2.0**128 for v in values) or max(values) <= 0:
+        if not all(abs(v) < _BEYOND for v in values) or max(values) <= 0:
             raise FormatError("lookup: every value must be within float32's range and the largest above zero")
 
     @property

@@ -152,7 +152,8 @@ def spec(format: Format, options: Options) -> Spec | None:
         smallest=smallest,
         element_emax=element.emax,
         element_max=float(np.float32(element.max)),
-        one_over_max=float(np.float32(1) / np.float32(element.max)),
+        # Of tiny elements it is infinite, but not where their product with the largest scale is one or more.
+        one_over_max=0.0 if outer is None else float(np.float32(1) / np.float32(element.max)),
         fill=0.0 if outer is None or scales is None else float(np.float32(scales.element.max * element.max)),
         per_scale=size if isinstance(size, int) else 0,
         per_shift=shifts.size if shifts is not None and isinstance(shifts.size, int) else 0,
