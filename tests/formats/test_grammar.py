@@ -114,6 +114,7 @@ def test_each_constructor_reads_as_the_manual_says(text: str, fmt: Format) -> No
         ("lookup(1,1e-400)", "'lookup(1, >>> 1e-400)'; expected zero, or a number that a float64 holds"),
         ("lookup(1,mxfp4)", "expected lookup: numbers only"),
         ("lookup(1,nan)", "expected lookup: numbers only"),
+        ("lookup(values=1)", "'lookup( >>> values=1)'; expected numbers only"),
         ("exponent(9)", "exponent: bits=9 is not an integer from 2 to 8"),
         ("exponent(8,bias=3)", "exponent: bias=3 reaches 2^251; float32 ends at 2^127"),
         ("block(element=fp4_e2m1,scale=e8m0,size=0)", "block: size=0 is not an integer from 1 to 1048576"),

@@ -157,10 +157,12 @@ class _Parser:
         if self.peek()[0] == "word":
             word = self.take()
             if self.peek() == ("mark", "="):
-                if keys.get(word, "") in ("", *named) or word == "*":
+                if keys.get(word, "") in ("", *named):
                     self.at = before
                     raise self.fail(
-                        f"an argument not given before, of {', '.join(k for k in keys if k != '*')}"
+                        "numbers only"  # of a list
+                        if "*" in keys
+                        else f"an argument not given before, of {', '.join(keys)}"
                     )
                 self.take()
                 named[keys[word]] = self.value()

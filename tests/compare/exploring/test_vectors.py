@@ -130,7 +130,7 @@ def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
         taken("gauss")
     with pytest.raises(DataError, match=r"array of int64; expected floating point"):
         taken(save(tmp_path / "i.npy", np.ones((3, 4), np.int64)))
-    with pytest.raises(DataError, match=r"'n.npy' holds NaN, or values beyond float32"):
+    with pytest.raises(DataError, match=r"'n.npy' holds NaN, or values beyond float32; take them out of"):
         taken(save(tmp_path / "n.npy", np.array([[1.0, np.nan]])))
     with pytest.raises(DataError, match=r"holds NaN, or values beyond float32"):
         taken(save(tmp_path / "big.npy", np.array([[1.0, 1e300]])))
@@ -155,6 +155,11 @@ def test_what_cannot_be_taken_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match=r"choose tensors of a checkpoint, and .*f.npy is an array"):
         taken(save(tmp_path / "f.npy", np.ones((3, 4))), exclude=["f"])
     save_file({"w": torch.ones(2, 4)}, tmp_path / "m.safetensors")
+    save_file({"w": torch.full((2, 4), torch.inf)}, tmp_path / "inf.safetensors")
+    with pytest.raises(
+        DataError, match=r"'w' holds NaN, or values beyond float32; leave it out by `exclude`"
+    ):
+        taken(tmp_path / "inf.safetensors")
     with pytest.raises(ArgumentError, match=r"include='x\*' matches no tensor"):
         taken(tmp_path / "m.safetensors", include=["x*"])
     for count in (0, 2.5, True):

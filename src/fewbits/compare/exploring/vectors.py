@@ -139,9 +139,8 @@ def _stored(
         source, before = used[number], int(ends[number - 1]) if number else 0
         taken = source.take(chosen[at] - before, length)
         if not np.isfinite(taken).all():
-            raise DataError(
-                f"{path}: {source.name!r:.200} holds NaN, or values beyond float32; leave it out by `exclude`"
-            )
+            way_out = "take them out of the array" if is_array else "leave it out by `exclude`"
+            raise DataError(f"{path}: {source.name!r:.200} holds NaN, or values beyond float32; {way_out}")
         values[at] = taken
     left = len(sources) - len(used)
     about = f"{len(chosen)} of {total} pieces of the rows of {_tensors(len(used))}"
