@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from math import ceil
+from typing import Any
 
 import pytest
 import torch
@@ -83,17 +84,20 @@ def test_bits_per_value_are_the_float_that_is_nearest_to_their_fraction(name: st
 
 
 def test_lengths_and_axes_that_are_none_are_refused() -> None:
-    for length in (0, -1, 2.5, True):
+    wrong: list[Any] = [0, -1, 2.5, True]  # as a caller without types passes them
+    for length in wrong:
         with pytest.raises(ArgumentError, match=r"length=.* of a channel; expected an integer from 1 up"):
-            channel_bits_per_value(fb.mxfp4, length)  # type: ignore[arg-type]  # as a caller without types
+            channel_bits_per_value(fb.mxfp4, length)
         with pytest.raises(ArgumentError, match=r"length=.* of a channel"):
-            area_memory_proxy(fb.mxfp4, length)  # type: ignore[arg-type]  # as a caller without types
-    for axis in (2, -3, 0.5):
+            area_memory_proxy(fb.mxfp4, length)
+    axes: list[Any] = [2, -3, 0.5]
+    for axis in axes:
         with pytest.raises(ArgumentError, match=r"axis=.* \(3, 4\); expected an integer from -2 to 1"):
-            packed_bits(fb.mxfp4, (3, 4), axis)  # type: ignore[arg-type]  # as a caller without types
-    for shape in ((-3, 4), (3, 1.5)):
+            packed_bits(fb.mxfp4, (3, 4), axis)
+    shapes: list[Any] = [(-3, 4), (3, 1.5)]
+    for shape in shapes:
         with pytest.raises(ArgumentError, match=r"shape=.*; expected integers from 0 up"):
-            packed_bits(fb.mxfp4, shape)  # type: ignore[arg-type]  # as a caller without types
+            packed_bits(fb.mxfp4, shape)
 
 
 def test_bits_of_bdr_follow_table_2_of_its_paper() -> None:

@@ -1,5 +1,7 @@
 """Codecs are data: their text says everything, and what does not fit is refused."""
 
+from typing import Any
+
 import pytest
 
 import fewbits as fb
@@ -99,9 +101,9 @@ def test_an_option_that_is_there_twice_is_refused(text: str, twice: str) -> None
 
 
 @pytest.mark.parametrize("given", [None, 8, b"mxfp4", ["mxfp4"]])
-def test_what_is_no_text_is_refused_by_name(given: object) -> None:
+def test_what_is_no_text_is_refused_by_name(given: Any) -> None:
     with pytest.raises(ArgumentError, match=r"^codec=.*; expected a text, as 'mxfp8_e4m3:feedback'"):
-        codec(given)  # type: ignore[arg-type]  # as a caller without types
+        codec(given)
 
 
 def test_float32_is_one_codec_however_it_is_written() -> None:
