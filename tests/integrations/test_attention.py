@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its imports warn
     import transformers
 
-    from fewbits.integrations.transformers import narrow_attention
+    from fewbits.integrations.transformers import RecipeTrainer, narrow_attention
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -74,6 +75,35 @@ def test_wide_formats_change_nothing_and_narrow_ones_do(config: Any, model: Any)
     assert narrow(IDS).logits.isfinite().all()
     narrow.train()(IDS, labels=IDS).loss.backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in narrow.parameters())
+
+
+def test_words_about_other_things_are_left_alone(tmp_path: Path) -> None:
+    """Models hand on to their attention what they were called with, as the Trainer's count of labels."""
+    narrow = narrow_attention(fb.prepare(llama(), "fp32"))
+    hidden = narrow(IDS, output_hidden_states=True, output_attentions=True).hidden_states
+    for mine, theirs in zip(hidden, llama()(IDS, output_hidden_states=True).hidden_states, strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    torch.manual_seed(0)
+    experts = {"num_local_experts": 2, "num_experts_per_tok": 1}
+    mixture = transformers.MixtralForCausalLM(transformers.MixtralConfig(**TINY | experts)).eval()
+    expected = mixture(IDS, output_router_logits=True)
+    found = narrow_attention(fb.prepare(mixture, "fp32"))(IDS, output_router_logits=True)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-5, atol=1e-5)
+    options = {"max_steps": 1, "report_to": [], "disable_tqdm": True, "save_strategy": "no", "use_cpu": True}
+    trained = RecipeTrainer(
+        narrow_attention(fb.prepare(llama(), "mxfp8")),
+        transformers.TrainingArguments(str(tmp_path), **options),
+        train_dataset=[{"input_ids": row, "labels": row} for row in IDS],
+    )
+    assert math.isfinite(trained.train().training_loss)
+
+
+def test_a_mask_of_booleans_says_what_takes_part() -> None:
+    seen = torch.ones(12, 12, dtype=torch.bool).tril()[None, None].repeat(2, 1, 1, 1)
+    seen[0, :, 4:, 2] = False
+    expected = llama()(IDS, attention_mask=seen).logits  # by scaled_dot_product_attention of torch
+    found = narrow_attention(fb.prepare(llama(), "fp32"))(IDS, attention_mask=seen).logits
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_what_cannot_be_is_refused() -> None:

@@ -20,6 +20,7 @@ _NAME = "fewbits"
 # What the mask says already, or what is about other things.
 _HARMLESS = {
     *("is_causal", "sliding_window", "position_ids", "output_attentions", "use_cache", "cache_position"),
+    *("output_hidden_states", "output_router_logits", "num_items_in_batch"),
 }
 
 
@@ -86,7 +87,11 @@ def _forward(
     if softcap is not None:
         wide = softcap * torch.tanh(wide / softcap)
     if attention_mask is not None:
-        wide = wide + attention_mask[..., : wide.shape[-1]]
+        mask = attention_mask[..., : wide.shape[-1]]
+        if mask.dtype == torch.bool:  # a caller's own of four axes, where True takes part
+            wide = wide.masked_fill(mask.logical_not(), torch.finfo(wide.dtype).min)
+        else:
+            wide = wide + mask
     p = functional.dropout(wide.softmax(-1), dropout, module.training).to(scores.dtype)
     mixed = attention_product(p, values, precision)
     return mixed.transpose(1, 2).contiguous().to(query.dtype), p
