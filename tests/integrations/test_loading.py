@@ -129,6 +129,19 @@ def test_models_of_other_parts_answer_as_what_was_cast_back(kind: str, tmp_path:
             assert torch.equal(p.dense() if isinstance(p, fb.NarrowTensor) else p, expected[name]), name
 
 
+def test_a_parameter_whose_name_ends_that_of_a_part_is_told_from_it(tmp_path: Path) -> None:
+    """XLNet calls its parameters q, k, v, o and r, and NVFP4 has a part that is called outer."""
+    torch.manual_seed(0)
+    of = transformers.XLNetLMHeadModel
+    sizes = {"vocab_size": 100, "d_model": 64, "n_layer": 1, "n_head": 4, "d_inner": 96}
+    folder = written(of(transformers.XLNetConfig(**sizes)).eval(), tmp_path, "nvfp4", exclude=())
+    restore(folder, tmp_path / "back")
+    expected = of.from_pretrained(tmp_path / "back")
+    found = of.from_pretrained(folder)
+    torch.testing.assert_close(found(IDS).logits, expected(IDS).logits, rtol=1e-5, atol=1e-5)
+    assert torch.equal(found.transformer.layer[0].rel_attn.r, expected.transformer.layer[0].rel_attn.r)
+
+
 def test_wide_weights_take_the_dtype_that_is_asked_for(tmp_path: Path) -> None:
     folder = written(llama(), tmp_path, "nvfp4")
     found = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16)

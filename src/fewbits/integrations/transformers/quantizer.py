@@ -166,7 +166,9 @@ class _Wide(_OfParts):
 
 def _ends(word: str) -> list[str]:
     """Return the patterns of the parts of a tensor whose name ends in this word, and of itself."""
-    return [re.escape(name) + "$" for name in (*(part_name(word, suffix) for suffix in SUFFIXES), word)]
+    # A whole word, since one may end another, as a parameter r ends the part outer.
+    names = (*(part_name(word, suffix) for suffix in SUFFIXES), word)
+    return [rf"(?<![^.]){re.escape(name)}$" for name in names]
 
 
 def _next(stored: StoredNarrowTensor, parts: Mapping[str, Iterator[torch.Tensor]]) -> torch.Tensor:
