@@ -100,7 +100,7 @@ def test_an_encoders_keys_are_held_too(attention: str) -> None:
     """Models read them past ``update`` from the second step on."""
     torch.manual_seed(0)
     sizes = {"d_model": 64, "vocab_size": 100, "attn_implementation": attention, "decoder_start_token_id": 0}
-    t5 = transformers.T5Config(**sizes, d_ff=64, d_kv=16, num_layers=2, num_heads=4)
+    t5 = transformers.T5Config(**sizes, d_ff=64, d_kv=16, num_layers=1, num_decoder_layers=3, num_heads=4)
     heads = {f"{part}_{what}": 2 for part in ("encoder", "decoder") for what in ("layers", "attention_heads")}
     bart = transformers.BartConfig(**sizes, **heads, encoder_ffn_dim=64, decoder_ffn_dim=64)
     for model in (
@@ -121,7 +121,22 @@ def test_it_takes_the_bytes_of_its_format() -> None:
     assert cache.nbytes() == 2 * (2 * 3 * 64) * (32 // 2 + 1)
 
 
+def test_positions_of_other_samples_are_refused_before_any_is_held() -> None:
+    cache = NarrowCache(llama().config, "mxfp8_e4m3")
+    k = states(5)
+    cache.update(k, k, 0)
+    before = cache.layers[0].keys.dequantize()
+    for keys, values in ((k[:1], k[:1]), (k[:, :1], k[:, :1]), (k, k[:1]), (k.repeat(2, 1, 1, 1), k)):
+        with pytest.raises(fb.ArgumentError, match="make a new cache for another batch"):
+            cache.update(keys, values, 0)
+        assert torch.equal(cache.layers[0].keys.dequantize(), before)
+    keys, _ = cache.update(k, k, 0)
+    assert torch.equal(keys, fb.fake_quantize(torch.cat((k, k), 2), "mxfp8_e4m3"))
+
+
 def test_formats_and_models_that_cannot_be_are_refused() -> None:
+    with pytest.raises(fb.ArgumentError, match=r"config is a LlamaForCausalLM; .* model\.config"):
+        NarrowCache(llama(), "mxfp4")
     with pytest.raises(fb.ArgumentError, match="one scale for all positions"):
         NarrowCache(llama().config, "int8_tensor")
     mamba = transformers.Qwen3NextConfig(num_hidden_layers=4)

@@ -19,21 +19,27 @@ class NarrowCache(Cache):  # type: ignore[misc]  # transformers is not typed for
     """A cache for ``generate`` that holds keys and values packed: ``past_key_values=NarrowCache(config, f)``.
 
     Each position is rounded once, when it is added, in blocks along the head's features; attention sees what
-    is held, in the prompt too. Layers with a sliding window hold all positions.
+    is held, in the prompt too. Layers with a sliding window hold all positions. It is for inference: what is
+    held has no gradient.
 
     Args:
-        config: of the model.
+        config: of the model, as ``model.config``.
         format: of keys and values; one whose scales do not span positions.
         values: of the values, if they have another one.
 
     Raises:
-        ArgumentError: a format with one scale for all positions, or a model with layers that have no keys.
+        ArgumentError: no configuration, a format with one scale for all positions, or a model with layers
+            that have no keys.
         FormatError: no such format.
     """
 
     def __init__(
         self, config: PretrainedConfig, format: str | Format, values: str | Format | None = None
     ) -> None:
+        if not isinstance(config, PretrainedConfig):
+            raise ArgumentError(
+                f"config is a {type(config).__name__}; expected that of the model, model.config"
+            )
         formats = parse(format), parse(format if values is None else values)
         for fmt in formats:
             if shares_scale(fmt, "tensor"):
@@ -49,7 +55,9 @@ class NarrowCache(Cache):  # type: ignore[misc]  # transformers is not typed for
                 f"layers of {', '.join(others)} in {type(config).__name__}, which have no keys and values to"
                 " hold; leave past_key_values out for this model"
             )
-        super().__init__(layers=[_NarrowLayer(*formats) for _ in range(text.num_hidden_layers)])
+        # As T5 calls them: its num_hidden_layers are the encoder's.
+        count = getattr(text, "num_decoder_layers", None) or text.num_hidden_layers
+        super().__init__(layers=[_NarrowLayer(*formats) for _ in range(count)])
 
     def nbytes(self) -> int:
         """Return the bytes that keys and values take, without the room for more."""
@@ -76,9 +84,19 @@ class _NarrowLayer(DynamicLayer):  # type: ignore[misc]  # as above
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *_: Any, **__: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Add positions, and return all keys and values as they are held, in the model's dtype."""
+        """Add positions, and return all keys and values as they are held, in the model's dtype.
+
+        Raises:
+            ArgumentError: other samples, heads or features than those held, which are not broadcast.
+        """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        for held, x in ((self.keys, key_states), (self.values, value_states)):
+            if (held.shape[:2], held.shape[3:]) != (x.shape[:2], x.shape[3:]):
+                raise ArgumentError(
+                    f"positions of shape {tuple(x.shape)} for a cache of {tuple(held.shape)}; expected"
+                    " the same samples, heads and features: make a new cache for another batch"
+                )
         before = self.keys.shape[-2]
         after = before + key_states.shape[-2]
         if not self._room or after > self._room[0].shape[-2]:
