@@ -93,6 +93,9 @@ ENCODER = {"d_model": 64, "vocab_size": 100, "max_position_embeddings": 64} | {
     for part in ("encoder", "decoder")
     for what, n in {"layers": 1, "attention_heads": 4, "ffn_dim": 96}.items()
 }
+RESNET = transformers.ResNetConfig(
+    embedding_size=32, hidden_sizes=[32, 64], depths=[1, 1], out_features=["stage2"]
+)
 OTHERS = {  # what is held otherwise than in the file, or read by no product
     "MixtralForCausalLM": TINY | {"num_local_experts": 12},  # experts are merged; 2 comes before 10
     "GptOssForCausalLM": TINY | {"num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16},  # stacked
@@ -100,6 +103,19 @@ OTHERS = {  # what is held otherwise than in the file, or read by no product
     "MambaForCausalLM": TWO | {"state_size": 8},  # kernels of three axes, and a matrix that is no layer's
     "ViTForImageClassification": TWO | {"intermediate_size": 96, "image_size": 32, "patch_size": 8},
     "BartForConditionalGeneration": ENCODER,  # a buffer of two axes
+    "TableTransformerModel": {k: v for k, v in ENCODER.items() if "embed" not in k and k != "vocab_size"}
+    | {"backbone_config": RESNET, "use_timm_backbone": False, "num_queries": 5},  # repeats its queries
+    "ProphetNetForConditionalGeneration": {  # adds a table to positions
+        "hidden_size": 64,
+        "vocab_size": 100,
+        "max_position_embeddings": 64,
+        "encoder_ffn_dim": 96,
+        "num_encoder_layers": 1,
+        "num_encoder_attention_heads": 4,
+        "decoder_ffn_dim": 96,
+        "num_decoder_layers": 1,
+        "num_decoder_attention_heads": 4,
+    },
     "WhisperForConditionalGeneration": ENCODER
     | {"max_source_positions": 50, "max_target_positions": 64, "pad_token_id": 0},
 }
@@ -118,6 +134,8 @@ def test_models_of_other_parts_answer_as_what_was_cast_back(kind: str, tmp_path:
     expected = dict(of.from_pretrained(tmp_path / "back").named_parameters())
     given = {
         "ViT": {"pixel_values": torch.ones(1, 3, 32, 32)},
+        "TableTransformerModel": {"pixel_values": torch.ones(1, 3, 32, 32)},
+        "ProphetNet": {"input_ids": IDS, "decoder_input_ids": IDS},
         "Whisper": {"input_features": torch.ones(1, 80, 100), "decoder_input_ids": IDS},
     }.get(kind.partition("For")[0], {"input_ids": IDS})
     for found in (fb.load(tmp_path / "narrow"), of.from_pretrained(tmp_path / "narrow")):

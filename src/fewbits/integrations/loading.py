@@ -24,9 +24,9 @@ def load(
 
     Returns:
         The model of the configuration's ``architectures``, or without them that of its type without a head,
-        in eval mode. Narrow weights are NarrowTensors without gradient, where a product or an embedding reads
-        them; all others have the dtype of the files, or where those have several, that of the configuration,
-        as transformers loads them.
+        in eval mode. Narrow weights are NarrowTensors without gradient, where a product or an embedding of
+        tokens reads them; all others have the dtype of the files, or where those have several, that of the
+        configuration, as transformers loads them.
 
     Raises:
         DataError: a file cannot be read or is broken, the configuration makes no model that transformers has,

@@ -9,15 +9,17 @@ from transformers.pytorch_utils import Conv1D
 from fewbits.files.places import Place
 from fewbits.tensor import NarrowTensor
 
-_PRODUCTS = (nn.Linear, nn.Embedding, Conv1D)  # take a packed weight as it lies
+_PRODUCTS = (nn.Linear, Conv1D)  # take a packed weight as it lies
+_FEW_ROWS = 1 << 14  # of tables that need little memory; those of tokens have more
 
 
 def stays_packed(model: PreTrainedModel, place: Place) -> bool:
-    """Return whether what reads a tensor takes it packed: a product, or an embedding.
+    """Return whether what reads a tensor takes it packed: a product, or an embedding of tokens.
 
-    Of tensors that a module holds without a layer those are matrices called weight, as routers have them, and
-    stacks of matrices, as experts; others are added to something, as tokens and buffers are, and as Whisper
-    does with the positions of its embeddings.
+    Other embeddings stay wide unless they are large: models add their weights to something, or repeat them,
+    as DETR does with its queries and Whisper with its positions. Of tensors that a module holds without a
+    layer matrices called weight are taken, as routers have them, and stacks of matrices, as experts; others
+    are added to something, as buffers are.
     """
     module, _, leaf = place.name.rpartition(".")
     try:
@@ -27,8 +29,22 @@ def stays_packed(model: PreTrainedModel, place: Place) -> bool:
     own = owner._parameters.get(leaf)
     if place.pattern is not None or own is None or module.endswith("embed_positions"):
         return False
+    if isinstance(owner, nn.Embedding):
+        return own.shape[0] > _FEW_ROWS or _embeds_tokens(model, owner)
     is_matrix = own.ndim == 2 and leaf == "weight"
     return isinstance(owner, _PRODUCTS) or is_matrix or (own.ndim == 3 and own.shape[0] > 1)
+
+
+def _embeds_tokens(model: PreTrainedModel, embedding: nn.Embedding) -> bool:
+    for part in model.modules():
+        if isinstance(part, PreTrainedModel):
+            try:
+                found = part.get_input_embeddings()
+            except (NotImplementedError, AttributeError):  # it takes no tokens
+                continue
+            if isinstance(found, nn.Module) and embedding in found.modules():
+                return True
+    return False
 
 
 def read_experts_packed(model: PreTrainedModel) -> None:
