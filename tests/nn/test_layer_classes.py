@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, parametrize, prune
 
+from fewbits import quantize
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.nn.layers import LAYERS
@@ -75,6 +76,12 @@ def replaced() -> nn.Linear:
     return layer
 
 
+def packed() -> nn.Linear:
+    layer = nn.Linear(8, 8)
+    layer.weight = nn.Parameter(quantize(layer.weight.detach(), "mxfp6_e2m3"), requires_grad=False)
+    return layer
+
+
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
     "forward": (lambda: Doubled(8, 8), "a Linear with a forward of its own", "odd"),
     "behind forward": (lambda: Shifted(8, 8, 1), "a Conv1d with a _conv_forward of its own", "odd"),
@@ -89,6 +96,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], str, str]] = {
         "it holds weight itself",
         "odd",
     ),
+    "packed": (packed, "its weights are packed already", "odd"),
     "lazy": (lambda: nn.LazyLinear(8), "it has no weights yet", "odd"),
 }
 

@@ -15,6 +15,7 @@ from fewbits.nn.layers import LAYERS, NO_ADDITION
 from fewbits.nn.layers.experts import NarrowExperts, NarrowRouter, is_experts
 from fewbits.nn.layers.input_first import NarrowInputFirstLinear
 from fewbits.recipes import Recipe
+from fewbits.tensor import NarrowTensor
 
 # By name: to import the package of such a class would take seconds, and not everybody has it.
 _ELSEWHERE: dict[str, type[nn.Module]] = {"transformers.pytorch_utils.Conv1D": NarrowInputFirstLinear}
@@ -49,6 +50,8 @@ def obstacle(module: nn.Module, chosen: Recipe) -> str | None:
     """Return why a module that multiplies by matrices has no narrow form; None for any other module."""
     narrow, kind = narrow_class(module), type(module)
     if narrow is not None:
+        if any(isinstance(p, NarrowTensor) for p in module.parameters()):
+            return "its weights are packed already"
         if chosen.product == "add" and issubclass(narrow, NO_ADDITION):
             return "its products have no form without multiplications"
         if chosen.parameter is not None and _is_normed(module):
