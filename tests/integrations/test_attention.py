@@ -114,6 +114,12 @@ def test_what_cannot_be_is_refused() -> None:
     x = torch.zeros(1, 4, 2, 16)
     with pytest.raises(fb.ArgumentError, match="s_aux"):
         function(model.model.layers[0].self_attn, x, x, x, None, s_aux=torch.zeros(4))
+    with pytest.raises(fb.ArgumentError, match="are narrow already"):
+        fb.nn.narrow_products(model)
+    looked_at = fb.nn.narrow_products(fb.prepare(llama(), "mxfp8"))
+    with pytest.raises(fb.ArgumentError, match="are narrow already, by narrow_products"):
+        narrow_attention(looked_at)
+    assert looked_at.config._attn_implementation != "fewbits"
     other = llama()
     other.set_attn_implementation("fewbits")
     with pytest.raises(fb.ArgumentError, match="without a recipe"):

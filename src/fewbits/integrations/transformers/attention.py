@@ -37,12 +37,18 @@ def narrow_attention(model: Model) -> Model:
         The model itself.
 
     Raises:
-        ArgumentError: the model was not prepared, or its attention cannot be replaced by a function.
+        ArgumentError: the model was not prepared, its products were made narrow already, or its attention
+            cannot be replaced by a function.
     """
     recipe = getattr(model, "fewbits_recipe", None)
     if recipe is None:
         raise ArgumentError(
             f"{type(model).__name__} was not prepared; call fewbits.prepare(model, recipe) first"
+        )
+    if any(hasattr(m, "fewbits_products") for m in model.modules()):
+        raise ArgumentError(
+            f"the products of {type(model).__name__} are narrow already, by narrow_products; leave one of"
+            " them out"
         )
     layers = {n: m for n, m in model.named_modules() if hasattr(m, "is_causal") and hasattr(m, "scaling")}
     if not layers:
