@@ -33,6 +33,16 @@ def test_a_network_is_planned_shown_and_written(
     assert Plan.load(again).seconds > made.seconds
 
 
+def test_json_has_the_totals_that_are_shown(tmp_path: Path) -> None:
+    data = tmp_path / "p.json"
+    assert run([*ALEXNET, "--json", str(data)]) == 0
+    found = json.loads(data.read_text())["plan"]
+    for total in ("link_seconds", "sent_bytes", "memory_bytes"):
+        assert found[total] == pytest.approx(sum(x[total] for x in found["layers"] + found["edges"]))
+    assert found["compute_seconds"] == pytest.approx(found["seconds"] - found["link_seconds"])
+    assert found["gap"] == 0 == found["sensitivity"]
+
+
 def test_the_best_plan_within_pins_or_of_a_reused_one_is_not_called_the_best_of_all(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

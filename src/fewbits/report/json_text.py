@@ -16,6 +16,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from inspect import getmro
 from typing import cast
 
 from fewbits.records import (
@@ -148,8 +149,10 @@ def _plain(value: object) -> Json:
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if is_dataclass(value):
-        derived = [name for name, member in vars(type(value)).items() if isinstance(member, property)]
-        names = [field.name for field in fields(value)] + derived
+        # A record may be of a class that adds methods, as Plan does: what is derived is inherited then.
+        members = [item for base in reversed(getmro(type(value))) for item in vars(base).items()]
+        derived = dict.fromkeys(name for name, member in members if isinstance(member, property))
+        names = [*(field.name for field in fields(value)), *derived]
         return {name: _plain(getattr(value, name)) for name in names}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
