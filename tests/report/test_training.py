@@ -9,6 +9,8 @@ import pytest
 from fewbits.evidence import paired
 from fewbits.records import PrunedModel, PrunedTensor, PruneReport, PruneStage, TrainRun
 from fewbits.report import prune_table, tasks_table, train_table
+from fewbits.report.columns.training import TRAIN_COLUMNS
+from fewbits.report.recipe_runs import grouped
 from tests.report import fake
 from tests.report.test_table import printed
 
@@ -84,3 +86,14 @@ def test_runs_are_paired_by_their_seed_and_not_by_their_order() -> None:
     flips = paired([0.0] * 5, [1.0] * 5, IMAGE)  # all differ by one point
     assert row([*runs("fp32", BASE), *mine])[2:4] == ["-1.0000*", f"{flips.margin:.4f}"]
     assert row([*runs("fp32", (97.0,), range(7, 8)), *runs("mxfp6", BASE)])[2:4] == ["-", "-"]
+
+
+def test_the_page_sorts_recipes_by_the_means_that_it_shows() -> None:
+    first, other = runs("fp32", BASE[:2]), runs("mxfp6", BASE[:2])
+    first = [replace(r, final_loss=x, seconds_per_step=x) for r, x in zip(first, (0.5, 0.9), strict=True)]
+    other = [replace(r, final_loss=x, seconds_per_step=x) for r, x in zip(other, (0.6, 0.7), strict=True)]
+    rows = grouped([*other, *first])
+    for title, shown in (("final loss", ["0.6500", "0.7000"]), ("ms per step", ["650.0", "700.0"])):
+        column = next(c for c in TRAIN_COLUMNS if c.title == title)
+        assert [column.text(r) for r in rows] == shown
+        assert [column.order(r) for r in rows] == pytest.approx([0.65, 0.7])

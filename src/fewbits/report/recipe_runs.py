@@ -24,6 +24,16 @@ class RecipeRuns:
         return fmean(r.value for r in self.runs)
 
     @property
+    def final_loss(self) -> float:
+        """Mean over seeds of the loss of the last steps."""
+        return fmean(r.final_loss for r in self.runs)
+
+    @property
+    def seconds_per_step(self) -> float:
+        """Mean over seeds."""
+        return fmean(r.seconds_per_step for r in self.runs)
+
+    @property
     def evidence(self) -> Evidence | None:
         """What the seeds say about the difference from the baseline; None where no seed has both."""
         base = {r.seed: r.value for r in self.baseline}
@@ -46,8 +56,8 @@ class RecipeRuns:
     @property
     def slower(self) -> float | None:
         """Time of a step over the baseline's; None without a baseline."""
-        mine = fmean(r.seconds_per_step for r in self.runs)
-        return mine / fmean(r.seconds_per_step for r in self.baseline) if self.baseline else None
+        theirs = fmean(r.seconds_per_step for r in self.baseline) if self.baseline else None
+        return None if theirs is None else self.seconds_per_step / theirs
 
 
 def grouped(runs: Sequence[TrainRun]) -> list[RecipeRuns]:

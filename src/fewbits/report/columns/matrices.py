@@ -10,11 +10,13 @@ from fewbits.report.columns.column import BITS, FLUSHED, FORMAT, SATURATED, Colu
 
 
 def _worsening(score: MatrixScore) -> float:
-    return score.condition / score.condition_fp64 if score.condition_fp64 else math.nan
+    """Return the condition over that in FP64; NaN where one of them is singular."""
+    known = 0 < score.condition_fp64 < math.inf and score.condition < math.inf
+    return score.condition / score.condition_fp64 if known else math.nan
 
 
 def _times(ratio: float) -> str:
-    return f"{ratio:.3g}" if math.isfinite(ratio) else "-"
+    return "-" if math.isnan(ratio) else f"{ratio:.3g}"
 
 
 MATRIX_COLUMNS: list[Column[MatrixScore]] = [

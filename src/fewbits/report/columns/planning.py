@@ -47,7 +47,7 @@ PLAN_COLUMNS: list[Column[LayerRow]] = [
     Column("runner-up", "runner-up", "The split that is best beside this one, all other layers as they are.",
            lambda r: _runner_up(r.layer), lambda r: _runner_up(r.layer), is_name=True, spare=3),
     Column("runner-up (+ms)", "runner-up\n+ms", "That the step takes longer with it.",
-           lambda r: _longer(r.layer), lambda r: 1e3 * r.layer.runner_up_seconds, spare=2),
+           lambda r: _longer(r.layer), lambda r: _seconds_longer(r.layer), spare=2),
 ]  # fmt: skip
 
 STRATEGY_COLUMNS: list[Column[PlannedStrategy]] = [
@@ -158,4 +158,9 @@ def _runner_up(layer: PlannedLayer) -> str:
 
 
 def _longer(layer: PlannedLayer) -> str:
-    return plan_ms(layer.runner_up_seconds) if math.isfinite(layer.runner_up_seconds) else "-"
+    seconds = _seconds_longer(layer)
+    return "-" if math.isnan(seconds) else plan_ms(seconds)
+
+
+def _seconds_longer(layer: PlannedLayer) -> float:
+    return layer.runner_up_seconds if math.isfinite(layer.runner_up_seconds) else math.nan

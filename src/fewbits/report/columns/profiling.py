@@ -148,13 +148,13 @@ OPERATION_COLUMNS: list[Column[OperationRow]] = [
            " too.", lambda r: q.visible(r.label), lambda r: r.label, is_name=True),
     Column("class", "class", "What the time is for.", lambda r: r.kind, lambda r: r.kind, is_name=True),
     Column("calls", "calls", "In a step; - of time between operations.",
-           lambda r: str(r.calls or "-"), lambda r: float(r.calls), spare=2),
+           lambda r: str(r.calls or "-"), lambda r: r.calls or nan, spare=2),
     Column("ms", "ms", "Milliseconds of a step.", lambda r: _three(1e3 * r.seconds), lambda r: r.seconds),
     Column("%", "%", "Of the step.", lambda r: q.percent(r.share), lambda r: r.share),
     Column("GB/s", "GB/s", "Operands and results, as they lie in memory.",
-           lambda r: _rate(r.moved_bytes, r.seconds), lambda r: r.moved_bytes / max(r.seconds, 1e-12)),
+           lambda r: _rate(r.moved_bytes, r.seconds), lambda r: _per_second(r.moved_bytes, r.seconds)),
     Column("GFLOP/s", "GFLOP\n/s", "Of products two for each multiplication and addition, else one for"
-           " each value.", lambda r: _rate(r.flops, r.seconds), lambda r: r.flops / max(r.seconds, 1e-12),
+           " each value.", lambda r: _rate(r.flops, r.seconds), lambda r: _per_second(r.flops, r.seconds),
            spare=1),
     Column("of limit (%)", "of\nlimit\n%", "The time it would take at the limit of this machine over the"
            " time it took; above 100 operands lie in a cache, or the limit is too low.",
@@ -240,8 +240,13 @@ def _three(value: float) -> str:
     return "0" if value == 0 else f"{value:.2f}" if value < 9.995 else q.three_digits(value)
 
 
+def _per_second(amount: float, seconds: float) -> float:
+    return amount / seconds if amount and seconds else nan
+
+
 def _rate(amount: float, seconds: float) -> str:
-    return f"{1e-9 * amount / seconds:.1f}" if amount and seconds else "-"
+    rate = _per_second(amount, seconds)
+    return "-" if isnan(rate) else f"{1e-9 * rate:.1f}"
 
 
 def _limit(fraction: float) -> str:

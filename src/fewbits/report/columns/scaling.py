@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import nan
 
 from fewbits.records import CodecLimit, PredictedStep, Prediction
 from fewbits.report import quantities as q
@@ -46,7 +47,7 @@ SCALE_COLUMNS: list[Column[RankedStep]] = [
            lambda r: r.step.own_reduction, lambda r: r.step.own_reduction, is_name=True),
     Column("pays at (Gbit/s)", "pays\nat\nGbit/s",
            "Speeds of links on which it is faster than fp32; all: on all that were tried.",
-           lambda r: _speeds(r.step), lambda r: max((high for _, high in r.step.pays_gigabits), default=0.0)),
+           lambda r: _speeds(r.step), lambda r: _fastest(r.step)),
 ]  # fmt: skip
 _ALL = 1e-2, 1e4  # speeds in Gbit/s beyond which there is no need to tell
 
@@ -55,6 +56,11 @@ def _speeds(step: PredictedStep) -> str:
     if step.codec == WIDE:
         return "-"
     return ", ".join(_range(low, high) for low, high in step.pays_gigabits) or "none"
+
+
+def _fastest(step: PredictedStep) -> float:
+    """Return the fastest links on which a codec pays, 0 for none; of FP32 itself there is nothing to say."""
+    return nan if step.codec == WIDE else max((high for _, high in step.pays_gigabits), default=0.0)
 
 
 def _range(low: float, high: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import nan
-from statistics import fmean
 
 from fewbits.evidence import Evidence
 from fewbits.report import quantities as q
@@ -16,20 +15,20 @@ TRAIN_COLUMNS: list[Column[RecipeRuns]] = [
     Column("metric", "metric", "On held-out data; mean over seeds.",
            lambda r: f"{r.mean:.4f}", lambda r: r.mean),
     Column("difference", "minus\nfp32", "Mean over seeds, each minus fp32 from the same seed; * where that is"
-           " evidence.", lambda r: _signed(r.evidence), lambda r: r.evidence.mean if r.evidence else 0.0,
+           " evidence.", lambda r: _signed(r.evidence), lambda r: r.evidence.mean if r.evidence else nan,
            lambda r: r.verdict),
     Column("95 % interval (+-)", "95 %\n+-", "Half the interval of the difference, from paired seeds.",
            lambda r: q.margin(r.evidence.margin if r.evidence else nan, 4),
            lambda r: r.evidence.margin if r.evidence else nan),
     Column("final loss", "final\nloss", "Mean of the last steps and over seeds.",
-           lambda r: f"{fmean(x.final_loss for x in r.runs):.4f}", lambda r: r.runs[0].final_loss, spare=2),
+           lambda r: f"{r.final_loss:.4f}", lambda r: r.final_loss, spare=2),
     Column("bytes per value", "bytes/\nvalue", "Parameters, gradients and optimizer states.",
            lambda r: f"{r.runs[0].bytes_per_value:.1f}", lambda r: r.runs[0].bytes_per_value),
     Column("ms per step", "ms/\nstep", "Mean over seeds.",
-           lambda r: f"{1e3 * fmean(x.seconds_per_step for x in r.runs):.1f}",
-           lambda r: r.runs[0].seconds_per_step, spare=1),
+           lambda r: f"{1e3 * r.seconds_per_step:.1f}", lambda r: r.seconds_per_step, spare=1),
     Column("time", "time/\nfp32", "Time of a step over that of fp32.",
-           lambda r: "-" if r.slower is None else f"{r.slower:.2f}", lambda r: r.slower or 0.0),
+           lambda r: "-" if r.slower is None else f"{r.slower:.2f}",
+           lambda r: nan if r.slower is None else r.slower),
 ]  # fmt: skip
 
 
