@@ -147,6 +147,23 @@ def test_a_checkpoint_without_floating_point_tensors_has_a_page() -> None:
     assert "position_ids" in page
 
 
+def test_within_a_budget_no_page_speaks_of_a_qsnr_that_was_asked_for() -> None:
+    report = replace(fake.checkpoint(1), budget=4.5)
+    page, before = (checkpoint_page(r, fake.PROVENANCE) for r in (report, fake.checkpoint(1)))
+    for text in ("24 dB asked for", "reach the QSNR asked for", "tensors that pass"):
+        assert text in before
+        assert text not in page
+    assert "lose least within 4.5 bits per value" in page
+    assert len(figures(page)["totals"]["data"]) == len(figures(before)["totals"]["data"]) - 1
+
+
+@pytest.mark.parametrize("asked", [math.inf, -math.inf])
+def test_a_bound_without_a_place_on_the_axis_is_not_drawn(asked: float) -> None:
+    page = checkpoint_page(replace(fake.checkpoint(1), min_qsnr_db=asked), fake.PROVENANCE)
+    assert f"keep {asked:g} dB" in page
+    assert "dB asked for" not in page
+
+
 def test_names_from_a_file_stay_text() -> None:
     report = fake.checkpoint(1)
     tensors = tuple(replace(t, tensor=HOSTILE, dtype=HOSTILE, reason=HOSTILE) for t in report.tensors[:1])

@@ -69,6 +69,8 @@ REASON: Column[TensorSummary] = Column(
     is_name=True,
 )
 
+PASSING = "tensors that pass"
+
 TOTAL_COLUMNS: list[Column[FormatTotal]] = [
     Column("format", "format", FORMAT, lambda t: q.visible(t.format), lambda t: t.format, is_name=True),
     Column("bits per value", "bits/\nvalue", BITS,
@@ -79,6 +81,6 @@ TOTAL_COLUMNS: list[Column[FormatTotal]] = [
            lambda t: q.decibels(t.lowest_qsnr_db), lambda t: t.lowest_qsnr_db),
     Column("median QSNR (dB)", "median", f"Of the median tensor. {QSNR}",
            lambda t: q.decibels(t.median_qsnr_db), lambda t: t.median_qsnr_db),
-    Column("tensors that pass", "pass", "Tensors at or above the QSNR asked for.",
+    Column(PASSING, "pass", "Tensors at or above the QSNR asked for.",
            lambda t: f"{t.passing} of {t.measured}", lambda t: t.passing),
 ]  # fmt: skip

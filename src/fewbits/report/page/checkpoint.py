@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from fewbits.fronts import pareto_front
 from fewbits.records import CheckpointReport, Provenance
 from fewbits.report import quantities as q
-from fewbits.report.columns.checkpoint import REASON, TOTAL_COLUMNS, proposal_columns, qsnr_columns
+from fewbits.report.columns.checkpoint import (
+    PASSING,
+    REASON,
+    TOTAL_COLUMNS,
+    proposal_columns,
+    qsnr_columns,
+)
 from fewbits.report.judgement import totals_sentence
 from fewbits.report.page.axes import linear_axis
 from fewbits.report.page.figures import Cells, Dot, dots, heat_map
@@ -45,10 +51,11 @@ def checkpoint_page(
         return f"{base} {shlex.quote(report.path)} --formats {shlex.quote(format)}"
 
     totals = format_totals(report)
+    columns = [column for column in TOTAL_COLUMNS if _asks(report) or column.title != PASSING]
     blocks: list[Block] = [
         Paragraph(totals_sentence(report), "finding"),
         *_totals_plot(report, totals),
-        Table("Whole checkpoint by format", TOTAL_COLUMNS, totals),
+        Table("Whole checkpoint by format", columns, totals),
         Commands([(t.format, again(t.format)) for t in totals]),
     ]
     parts = [
@@ -58,34 +65,42 @@ def checkpoint_page(
     return page("What narrow formats do to a checkpoint", report.path, parts, provenance)
 
 
+def _asks(report: CheckpointReport) -> bool:
+    """Whether a QSNR was asked for: within a budget none is."""
+    return math.isnan(report.budget)
+
+
 def _totals_plot(report: CheckpointReport, totals: Sequence[FormatTotal]) -> list[Plot]:
     drawn = sorted((t for t in totals if math.isfinite(t.median_qsnr_db)), key=lambda t: t.total_bytes)
     if not drawn:
         return []
-    points = [_dot(i, total) for i, total in enumerate(drawn)]
+    points = [_dot(i, total, asked=_asks(report)) for i, total in enumerate(drawn)]
     front = pareto_front([(t.total_bytes, t.median_qsnr_db) for t in drawn])
     about = (
         "Each format with the size of the whole checkpoint in it; right is better. A dot is the median "
-        f"tensor, its bar reaches from the worst to the best; dotted: the "
-        f"{report.min_qsnr_db:g} dB asked for. "
+        "tensor, its bar reaches from the worst to the best"
     )
+    # No axis has a place for what no format but an exact one keeps.
+    asked = report.min_qsnr_db if _asks(report) and math.isfinite(report.min_qsnr_db) else None
+    about += ". " if asked is None else f"; dotted: the {asked:g} dB asked for. "
     exact = [t.format for t in totals if t.median_qsnr_db == math.inf]
     about += f"Exact in the median tensor and so not drawn: {', '.join(exact)}." if exact else ""
     figure = dots(
         [f"{t.format}, {q.size(t.total_bytes)}" for t in drawn],
         front_series(points, front),
         linear_axis("dB"),
-        reference=report.min_qsnr_db,
+        reference=asked,
         front=[points[i] for i in front],
     )
     return [Plot("totals", "QSNR of the tensors in each format", figure, about, FRONT_SIGNS)]
 
 
-def _dot(row: int, total: FormatTotal) -> Dot:
+def _dot(row: int, total: FormatTotal, *, asked: bool) -> Dot:
+    passing = f"{total.passing} of {total.measured} tensors reach the QSNR asked for"
     hover = (
         f"{q.bits(total.bits_per_value)} bits per value, {q.size(total.total_bytes)}",
         f"QSNR: median {q.decibels(total.median_qsnr_db)}, worst {q.decibels(total.lowest_qsnr_db)} dB",
-        f"{total.passing} of {total.measured} tensors reach the QSNR asked for",
+        *([passing] if asked else []),
     )
     return Dot(row, total.median_qsnr_db, hover, total.lowest_qsnr_db, total.highest_qsnr_db)
 
