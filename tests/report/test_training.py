@@ -1,5 +1,6 @@
 """Tables of training, and that every command judges the same numbers alike."""
 
+import math
 import runpy
 from dataclasses import replace
 from pathlib import Path
@@ -8,10 +9,12 @@ import pytest
 
 from fewbits.evidence import paired
 from fewbits.records import PrunedModel, PrunedTensor, PruneReport, PruneStage, TrainRun
-from fewbits.report import prune_table, tasks_table, train_table
+from fewbits.report import prune_table, tasks_json, tasks_table, train_table
+from fewbits.report.columns.tasks import task_columns
 from fewbits.report.columns.training import TRAIN_COLUMNS
 from fewbits.report.recipe_runs import grouped
 from tests.report import fake
+from tests.report.test_json_text import strict
 from tests.report.test_table import printed
 
 IMAGE = 100 / 897
@@ -66,6 +69,19 @@ def test_every_command_and_the_page_of_recipes_judge_alike(flips: tuple[int, ...
         assert f"paired over {len(flips)} seeds" in " ".join(text.split())
     said = PAGE["_said"]("mxfp6", PAGE["_evidence"](runs("mxfp6", values), runs("fp32", BASE[: len(values)])))
     assert (said != "no evidence") == marked
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_what_broke_as_its_baseline_did_differs_by_nothing_in_every_form(broken: float) -> None:
+    score = replace(fake.tasks()[0], format="mxfp4", values=(broken,) * 3, baseline=(broken,) * 3)
+    score = replace(score, trained=(broken,) * 3, trained_baseline=(broken,) * 3)
+    assert score.difference == score.trained_difference == score.evidence.mean == 0
+    found = strict(tasks_json([score], fake.PROVENANCE))["scores"][0]
+    assert found["difference"] == found["trained_difference"] == found["evidence"]["mean"] == 0
+    assert [c.text(score) for c in task_columns([score]) if "FP32" in c.title] == ["0", "0"]
+    stages = (PruneStage("dense", "fp32", (broken,), 0.0), PruneStage("pruned", "fp32", (broken,), 0.0))
+    model = PrunedModel("m", "nll", True, "frozen", 1, (0,), stages, PruneReport("2:4", (), ()), ())
+    assert model.differences == (0, 0)
 
 
 def test_one_seed_claims_nothing_and_prints_no_interval() -> None:

@@ -67,8 +67,8 @@ class TaskScore:
 
     @property
     def difference(self) -> float:
-        """Mean over seeds of (this format - FP32), each seed against its own FP32 model."""
-        return fmean(v - b for v, b in zip(self.values, self.baseline, strict=True))
+        """Mean over seeds of (this format - FP32), each against its own FP32 model; 0 if both broke alike."""
+        return self.evidence.mean
 
     @property
     def evidence(self) -> Evidence:
@@ -83,8 +83,8 @@ class TaskScore:
     @property
     def trained_difference(self) -> float | None:
         """Mean over seeds of (trained in this format - trained in FP32); None where none were trained."""
-        pairs = zip(self.trained, self.trained_baseline, strict=True)
-        return fmean(v - b for v, b in pairs) if self.trained else None
+        evidence = self.trained_evidence
+        return None if evidence is None else evidence.mean
 
     @property
     def trained_evidence(self) -> Evidence | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import nan, prod
-from statistics import fmean
 
 from fewbits.evidence import Evidence, paired
 
@@ -85,8 +84,7 @@ class PrunedModel:
     @property
     def differences(self) -> tuple[float, ...]:
         """For each stage, the mean over seeds of (its metric - that of the dense model)."""
-        dense = self.stages[0].values if self.stages else ()
-        return tuple(fmean(v - d for v, d in zip(s.values, dense, strict=True)) for s in self.stages)
+        return tuple(evidence.mean for evidence in self.evidence)
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
