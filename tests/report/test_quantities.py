@@ -46,6 +46,15 @@ def test_a_difference_has_a_sign_only_where_it_shows_a_digit(value: float, text:
     assert q.signed(value, 4) == text
 
 
+@pytest.mark.parametrize("value", [1e9, 3.14159e30, 1e300, 1.7e308])
+def test_a_number_that_no_table_has_room_for_has_an_exponent(value: float) -> None:
+    for text in (q.plain(value, 4), q.signed(-value, 4), q.margin(value, 2), q.three_digits(value)):
+        assert len(text) <= 11
+        assert abs(float(text)) == pytest.approx(value, rel=1e-2)
+    assert q.plain(999_999_999.0, 1) == "999999999.0"
+    assert [f(math.inf, 2) for f in (q.plain, q.signed, q.margin)] == ["inf", "+inf", "inf"]
+
+
 def test_infinite_and_missing_values_say_what_they_mean() -> None:
     assert [q.decibels(v) for v in (math.inf, -math.inf, math.nan, 20.04)] == ["exact", "-inf", "n/a", "20.0"]
     assert [q.condition(v) for v in (math.inf, 1234.5)] == ["singular", "1.23e+03"]

@@ -76,6 +76,13 @@ def test_worse_is_red_and_better_is_green() -> None:
     assert "NaN*" in printed(tasks_table([worse]))
 
 
+def test_a_loss_of_thirty_digits_leaves_the_other_columns_their_room() -> None:
+    scores = [replace(s, values=(1.8e30, 1.9e30, 2e30), baseline=(1.7e30,) * 3) for s in fake.tasks()[:2]]
+    shown = printed(tasks_table(scores))
+    assert {"fp32", "bf16", "1.900e+30", "+2.000e+29", "51.2"} <= set(shown.split())
+    assert "it may lose up to 4.484e+29 nats/byte" in " ".join(shown.split())
+
+
 def test_a_long_format_folds_at_80_columns_and_fits_at_120() -> None:
     scores = [replace(fake.tasks()[0], format=LONG)]
     assert LONG in printed(tasks_table(scores), 120)

@@ -10,7 +10,7 @@ from typing import TypeVar
 from fewbits.errors import ArgumentError
 from fewbits.evidence import LEVEL, Evidence
 from fewbits.records import CheckpointReport, MatrixScore, TaskScore
-from fewbits.report.quantities import bits, decibels, size, visible
+from fewbits.report.quantities import bits, decibels, plain, size, visible
 
 Score = TypeVar("Score")
 _SHORTEST = 4  # names in a sentence
@@ -163,7 +163,7 @@ def narrowest_sentence(scores: Sequence[TaskScore]) -> str:
     best = min(good, key=lambda s: (s.bits_per_value, -quality(s)))
     metric, evidence = metric_of(best), best.evidence
     worst = -evidence.low if metric.higher_is_better else evidence.high
-    may = f"it may lose up to {max(worst, 0.0) + 0.0:.{metric.digits}f} {metric.difference_unit}".rstrip()
+    may = f"it may lose up to {plain(max(worst, 0.0) + 0.0, metric.digits)} {metric.difference_unit}".rstrip()
     named = f"{visible(best.format)}, {bits(best.bits_per_value)} bits per value"
     return f"Narrowest format without evidence of a loss: {named}; {may}."
 

@@ -10,6 +10,7 @@ from rich.cells import cell_len
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 _UNBROKEN = 24  # characters: a word that is not longer, such as the name of a format, stays on one line
 _LONGEST_WORD = 30  # characters; a longer one is broken even without a separator
+_LARGEST_WRITTEN_OUT = 1e9  # a loss that a format broke may have forty digits, and a table no room for them
 
 
 def visible(text: str) -> str:
@@ -66,7 +67,9 @@ def size(count: float) -> str:
 
 
 def three_digits(value: float) -> str:
-    """Write a number of at least one with three significant digits and no exponent."""
+    """Write a number of at least one with three significant digits, and no exponent below a billion."""
+    if value >= _LARGEST_WRITTEN_OUT:
+        return f"{value:.2e}"
     return f"{value:.{0 if value >= 99.95 else 1 if value >= 9.995 else 2}f}"
 
 
@@ -95,21 +98,32 @@ def percent(fraction: float) -> str:
 
 
 def plain(value: float, digits: int) -> str:
-    """Write a number with a fixed number of decimals; a model that a format broke scores `NaN`."""
-    return "NaN" if math.isnan(value) else f"{value:.{digits}f}"
+    """Write a number with a fixed number of decimals, and one of a billion or more with an exponent.
+
+    A model that a format broke scores `NaN`.
+
+    >>> plain(1.5, 2), plain(1.5e30, 2)
+    ('1.50', '1.500e+30')
+    """
+    return "NaN" if math.isnan(value) else _fixed(value, digits)
 
 
 def signed(value: float, digits: int) -> str:
     """Write a difference with its sign; an exact zero is `0`, and what only rounds to zero has no sign."""
     if math.isnan(value):
         return "NaN"
-    text = f"{value:+.{digits}f}"
+    text = _fixed(value, digits, "+")
     return "0" if value == 0 else text if text.strip("+-0.") else text[1:]
 
 
 def margin(value: float, digits: int) -> str:
     """Write half of an interval; a single seed has none."""
-    return "-" if math.isnan(value) else f"{value:.{digits}f}"
+    return "-" if math.isnan(value) else _fixed(value, digits)
+
+
+def _fixed(value: float, digits: int, sign: str = "") -> str:
+    written_out = abs(value) < _LARGEST_WRITTEN_OUT
+    return f"{value:{sign}.{digits}f}" if written_out else f"{value:{sign}.3e}"
 
 
 def relative(value: float) -> str:

@@ -13,7 +13,7 @@ TRAIN_COLUMNS: list[Column[RecipeRuns]] = [
     Column("recipe", "recipe", "Name of the recipe, and changes to it.",
            lambda r: r.runs[0].recipe, lambda r: r.runs[0].recipe, is_name=True),
     Column("metric", "metric", "On held-out data; mean over seeds.",
-           lambda r: f"{r.mean:.4f}", lambda r: r.mean),
+           lambda r: q.plain(r.mean, 4), lambda r: r.mean),
     Column("difference", "minus\nfp32", "Mean over seeds, each minus fp32 from the same seed; * where that is"
            " evidence.", lambda r: _signed(r.evidence), lambda r: r.evidence.mean if r.evidence else nan,
            lambda r: r.verdict),
@@ -21,7 +21,7 @@ TRAIN_COLUMNS: list[Column[RecipeRuns]] = [
            lambda r: q.margin(r.evidence.margin if r.evidence else nan, 4),
            lambda r: r.evidence.margin if r.evidence else nan),
     Column("final loss", "final\nloss", "Mean of the last steps and over seeds.",
-           lambda r: f"{r.final_loss:.4f}", lambda r: r.final_loss, spare=2),
+           lambda r: q.plain(r.final_loss, 4), lambda r: r.final_loss, spare=2),
     Column("bytes per value", "bytes/\nvalue", "Parameters, gradients and optimizer states.",
            lambda r: f"{r.runs[0].bytes_per_value:.1f}", lambda r: r.runs[0].bytes_per_value),
     Column("ms per step", "ms/\nstep", "Mean over seeds.",

@@ -94,7 +94,7 @@ def _curve(recipe: RecipeRuns) -> Curve:
     return Curve(
         recipe.runs[0].recipe,
         tuple((step, fmean(values)) for step, values in points),
-        tuple(f"step {step}, loss {fmean(values):.4f}" for step, values in points),
+        tuple(f"step {step}, loss {q.plain(fmean(values), 4)}" for step, values in points),
         tuple((min(values), max(values)) for _, values in points) if len(recipe.runs) > 1 else (),
     )
 
