@@ -208,3 +208,26 @@ def test_an_empty_alias_is_refused(capsys: pytest.CaptureFixture[str], text: str
         capsys.readouterr().err
         == f"fewbits: --alias {text!r} is empty; give it NAME=FORMAT, or leave it out\n"
     )
+
+
+def test_a_name_that_the_terminal_has_no_characters_for_is_shown_by_its_escape(tmp_path: Path) -> None:
+    source, report = tmp_path / "m.safetensors", tmp_path / "r.json"
+    save_file({"\u65e5": np.ones((2, 2), np.float32)}, source)
+    done = subprocess.run(
+        [sys.executable, "-m", "fewbits", "inspect", str(source), "--json", str(report)],
+        capture_output=True,
+        check=False,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert rb"\u65e5" in done.stdout
+    assert json.loads(report.read_text())["inspect"]["tensors"][0]["tensor"] == "\u65e5"
+
+
+def test_an_escape_sequence_in_a_path_is_shown_and_not_obeyed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.run(["inspect", str(tmp_path / "red\x1b[31m.safetensors")]) == 2
+    error = capsys.readouterr().err
+    assert r"red\x1b[31m.safetensors does not exist" in error
+    assert "\x1b" not in error

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -33,6 +34,7 @@ from fewbits.cli.scale import scale
 from fewbits.cli.solve import solve
 from fewbits.cli.train import train
 from fewbits.errors import ArgumentError, FewbitsError
+from fewbits.report.quantities import visible
 
 # Newer releases of Typer carry their own copy of Click: the class is found where Typer has it.
 _INTERRUPTED = 130
@@ -147,7 +149,7 @@ def _root(
 
 def _fail(message: str, code: int) -> int:
     if message:  # empty when the help has been printed instead
-        sys.stderr.write(f"fewbits: {' '.join(message.split())}\n")
+        sys.stderr.write(f"fewbits: {visible(' '.join(message.split()))}\n")
     return code
 
 
@@ -180,4 +182,6 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    if isinstance(sys.stdout, TextIOWrapper):  # a name that its encoding lacks costs no table and no report
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(run())
