@@ -2,6 +2,7 @@ import io
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -38,6 +39,24 @@ def test_tables_fit_the_terminal_without_cutting_a_word(table: RenderableType, w
     text = printed(table, width)
     assert "…" not in text
     assert max(len(line) for line in text.splitlines()) <= width
+
+
+@pytest.mark.parametrize("width", [12, 20, 30, 40])
+@pytest.mark.parametrize("name", ["tasks", "checkpoint", "matrices"])
+def test_no_terminal_is_so_narrow_that_a_number_is_cut(name: str, width: int) -> None:
+    records: Any = {"tasks": fake.tasks()[:14], "matrices": fake.matrices(), "checkpoint": fake.checkpoint(1)}
+    table: Any = {"tasks": tasks_table, "matrices": matrices_table, "checkpoint": checkpoint_table}[name]
+    whole, shown = (printed(table(records[name]), w) for w in (250, width))
+    number = r"(?<![\w.*+-])[-+]?\d+(?:\.\d+)?(?:e[-+]\d+)?(?: [KMG]?i?B)?(?![\w.])"
+    cells = {
+        found
+        for part in shown.split("\u2500\n")[1:]
+        for line in part.split("\n\n")[0].split("No room")[0].splitlines()
+        for found in re.findall(number, line)
+    }
+    assert cells
+    assert cells <= set(re.findall(number, whole))
+    assert "No room here for" in " ".join(shown.split())
 
 
 def test_a_task_shows_fp32_first_the_proxy_by_name_and_every_format_on_one_line() -> None:

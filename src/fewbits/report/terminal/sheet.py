@@ -69,6 +69,8 @@ class Sheet(Generic[Row]):
             if not spare.spare:
                 break
             columns.remove(spare)
+        while len(columns) > 1 and sum(self._narrowest(columns)) + len(columns) - 1 > options.max_width:
+            columns.pop()  # a number that is cut would be another number
         gap = 2 if self._natural(columns, gap=2) <= options.max_width else 1
         yield self.heading
         yield self._table(columns, self._widths(columns, options.max_width), gap=gap)
@@ -99,6 +101,11 @@ class Sheet(Generic[Row]):
             return most
         words = [_least(column.text(row)) for row in self.rows]
         return max([*map(cell_len, column.short.split("\n")), *words, min(most, _LEAST_NAME)])
+
+    def _narrowest(self, columns: Sequence[Column[Row]]) -> list[int]:
+        """Return the width of each column below which numbers would be cut, or names be broken up."""
+        widths = [self._least(column) for column in columns]
+        return [min(n, _BROKEN_NAME) if c.is_name else n for c, n in zip(columns, widths, strict=True)]
 
     def _widths(self, columns: Sequence[Column[Row]], most: int) -> list[int]:
         """Return the least width of each column; words of names are broken where numbers would be cut."""
