@@ -96,6 +96,13 @@ def test_bars_with_an_infinite_end_are_cut() -> None:
     assert figures(page)["layers-0"]["data"][1]["z"][0] == [None]
 
 
+@pytest.mark.parametrize(("metric", "written"), [("BLEU", "BLEU"), ("agreement", "Agreement with FP32")])
+def test_a_metric_keeps_its_capital_letters(metric: str, written: str) -> None:
+    page = tasks_page([replace(s, metric=metric) for s in fake.tasks()[:2]], fake.PROVENANCE)
+    assert f"<h3>{written} minus that of FP32</h3>" in page
+    assert f'<p class="">{written}, ' in page
+
+
 def test_fp32_alone_needs_no_plot() -> None:
     assert figures(tasks_page(fake.tasks()[:1], fake.PROVENANCE)) == {}
 

@@ -40,6 +40,11 @@ def _pieces_of_word(word: str) -> list[str]:
     return re.findall(rf"[^._/,:=\s-]{{1,{_LONGEST_WORD}}}[._/,:=\s-]*|[._/,:=\s-]+", word)
 
 
+def capital(text: str) -> str:
+    """Begin a text with a capital letter, and leave the others as they are: `BLEU`, `Agreement with FP32`."""
+    return text[:1].upper() + text[1:]
+
+
 def lines(text: str, width: int) -> list[str]:
     """Write a text in lines of at most `width` columns, or of one piece where that is longer."""
     filled = [""]

@@ -68,4 +68,4 @@ def _runs_plot(report: BenchmarkReport) -> Plot:
     figure = curves(drawn, linear_axis("seconds"), vertical, reference=report.target)
     about = "Each run until its target, the dotted line, or its last step; runs of one recipe look alike."
     names = [result.recipe for result in report.recipes]
-    return Plot("quality", metric.title.capitalize(), figure, about, curve_signs(names))
+    return Plot("quality", q.capital(metric.title), figure, about, curve_signs(names))

@@ -134,7 +134,7 @@ def _pareto_plot(
         Sign(f"on the Pareto front: nothing with less {_noun(what)} is as good"),
         Sign(f"another codec is better with no more {_noun(what)}", "muted", "circle"),
     )
-    return Plot(identity, f"{metric.title.capitalize()} minus that of fp32, by {what}", figure, about, signs)
+    return Plot(identity, f"{q.capital(metric.title)} minus that of fp32, by {what}", figure, about, signs)
 
 
 def _noun(what: str) -> str:

@@ -50,7 +50,7 @@ def differences_plot(identity: str, rows: Sequence[Compared], metric: Metric, ba
         about += " An interval that crosses the dotted line is no evidence."
     broken = [row.name for row in rows if not math.isfinite(row.evidence.mean)]
     about += f" Without a finite value and so not drawn: {', '.join(broken)}." if broken else ""
-    title = f"{metric.title.capitalize()} minus that of {baseline}"
+    title = f"{q.capital(metric.title)} minus that of {baseline}"
     return [Plot(identity, title, figure, about, _LEGEND if seeds else ())]
 
 

@@ -66,7 +66,7 @@ def _task(number: int, task: str, scores: Sequence[TaskScore], again: Callable[[
     metric = metric_of(scores[0])
     better = "higher" if metric.higher_is_better else "lower"
     blocks: list[Block] = [
-        Paragraph(f"{metric.heading.capitalize()}, on {_data(scores[0])}; {better} is better."),
+        Paragraph(f"{q.capital(metric.heading)}, on {_data(scores[0])}; {better} is better."),
         Paragraph(evidence_of(scores)),
         Paragraph(narrowest_sentence(scores), "finding"),
         *([Paragraph(left_wide_sentence(scores))] if scores[0].left_wide else []),
@@ -104,7 +104,7 @@ def _formats_plot(number: int, task: str, scores: Sequence[TaskScore]) -> list[P
         about += f"Bars are 95 % intervals over paired {scores[0].samples}; "
         about += "one that crosses the dotted line is no evidence. "
     about += not_drawn([s.format for s in drawn if not math.isfinite(s.difference)])
-    title = f"{metric.title.capitalize()} minus that of FP32"
+    title = f"{q.capital(metric.title)} minus that of FP32"
     signs = [*FRONT_SIGNS, *([Sign("trained in it from scratch", "curve-1", "diamond")] if trained else [])]
     return [Plot(f"formats-{number}", title, figure, about, signs)]
 

@@ -33,7 +33,7 @@ def train_page(runs: Sequence[TrainRun], provenance: Provenance) -> str:
     evidence = [(r.runs[0].recipe, r.evidence) for r in recipes if r.evidence and r.runs[0].recipe != "fp32"]
     warnings = dict.fromkeys(f"warning: {run.recipe}: {text}" for run in runs for text in run.warnings)
     results: list[Block] = [
-        Paragraph(f"{metric.heading.capitalize()}, on held-out data; {better} is better."),
+        Paragraph(f"{q.capital(metric.heading)}, on held-out data; {better} is better."),
         Paragraph(evidence_sentence(evidence)),
         *_results_plot(recipes),
         Table("Recipes", TRAIN_COLUMNS, recipes),
@@ -71,7 +71,7 @@ def _results_plot(recipes: Sequence[RecipeRuns]) -> list[Plot]:
         axis if metric.higher_is_better else axis.reversed(),
     )
     about = "On held-out data, a dot for each seed; right is better."
-    return [Plot("results", metric.title.capitalize(), figure, about)]
+    return [Plot("results", q.capital(metric.title), figure, about)]
 
 
 def _losses_plot(drawn: Sequence[Curve], *, many: bool) -> Plot:
