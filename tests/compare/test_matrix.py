@@ -74,6 +74,13 @@ def test_the_error_of_entries_whose_norm_leaves_the_range_is_a_number(tmp_path: 
     assert one(tmp_path, largest, "bf16").frobenius_error == inf
 
 
+def test_an_error_beyond_the_range_is_infinite_without_a_warning(tmp_path: Path) -> None:
+    io.mmwrite(tmp_path / "a.mtx", sparse.coo_matrix(np.diag([1e-320, 3e-320])))
+    (score,) = measure_matrix(tmp_path / "a.mtx", ["posit16_1"])  # whose smallest value is 3.7e-9
+    assert score.frobenius_error == score.error.max_relative_error == inf
+    assert score.note == "perturbation is inf times the distance to singularity"
+
+
 @pytest.mark.parametrize("n", [1, 2, 5, 80, 520])
 def test_a_full_matrix_is_not_factored_as_a_sparse_one(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("scipy.sparse.linalg.splu", None)

@@ -204,8 +204,14 @@ def _exponent(matrix: csr_array) -> int:
 
 def _scaled(matrix: csr_array, exponent: int) -> csr_array:
     """Return the matrix divided by 2^e: exactly, so that norms and inverses of any unit stay in range."""
-    data = np.ldexp(matrix.data, -exponent)
+    data = _shifted(matrix.data, -exponent)
     return type(matrix)((data, matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+def _shifted(values: Reals, exponent: int) -> Reals:
+    """Return the values times 2^e; what leaves the range is infinite, without a warning."""
+    with np.errstate(over="ignore"):
+        return np.ldexp(values, exponent)
 
 
 def _why_no_condition(matrix: csr_array) -> str:
@@ -234,14 +240,14 @@ def _score(name: str, matrix: csr_array, conditions: _Conditions, format: Format
     there = type(matrix)((rounded.values, matrix.indices, matrix.indptr), shape=matrix.shape)
     condition, exact = conditions.of(there), conditions.exact
     unit = -_exponent(matrix)
-    change = np.ldexp(rounded.values - matrix.data, unit)
+    change = _shifted(rounded.values - matrix.data, unit)
     return MatrixScore(
         matrix=name,
         format=str(format),
         bits_per_value=format.bits_per_value,
         values_bytes=_packed_bytes(matrix, format),
         error=rounded.tally.error(),
-        frobenius_error=_frobenius(change) / _frobenius(np.ldexp(matrix.data, unit)),
+        frobenius_error=_frobenius(change) / _frobenius(_shifted(matrix.data, unit)),
         condition=condition,
         condition_fp64=exact,
         note=_note(matrix, there, exact, condition, rounded.tally),
