@@ -9,7 +9,7 @@ import pytest
 
 from fewbits.evidence import paired
 from fewbits.records import PrunedModel, PrunedTensor, PruneReport, PruneStage, TrainRun
-from fewbits.report import prune_table, tasks_json, tasks_table, train_table
+from fewbits.report import prune_table, tasks_json, tasks_table, train_page, train_table
 from fewbits.report.columns.tasks import task_columns
 from fewbits.report.columns.training import TRAIN_COLUMNS
 from fewbits.report.recipe_runs import grouped
@@ -113,3 +113,14 @@ def test_the_page_sorts_recipes_by_the_means_that_it_shows() -> None:
         column = next(c for c in TRAIN_COLUMNS if c.title == title)
         assert [column.text(r) for r in rows] == shown
         assert [column.order(r) for r in rows] == pytest.approx([0.65, 0.7])
+
+
+def test_the_page_says_what_travelled_as_the_terminal_does() -> None:
+    sent = {"processes": 2, "codec": "mxfp4", "bytes_sent": 0.5e6, "bytes_wide": 4e6}
+    made = [replace(r, **sent) for r in runs("mxfp6", BASE)]
+    said = (
+        "mxfp6: 2 processes, mxfp4: each sent 0.500 MB in a step, 4.000 MB as the values are: 8.0 times fewer"
+    )
+    assert " ".join(printed(train_table(made), 200).split()).count(said) == 1
+    assert train_page(made, fake.PROVENANCE).count(said) == 1
+    assert "each sent" not in train_page(runs("mxfp6", BASE), fake.PROVENANCE)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import nan
 
 from fewbits.evidence import Evidence
+from fewbits.records import TrainRun
 from fewbits.report import quantities as q
 from fewbits.report.columns.column import Column
 from fewbits.report.recipe_runs import RecipeRuns
@@ -34,3 +36,16 @@ TRAIN_COLUMNS: list[Column[RecipeRuns]] = [
 
 def _signed(evidence: Evidence | None) -> str:
     return "-" if evidence is None else q.signed(evidence.mean, 4)
+
+
+def sent_sentences(runs: Sequence[TrainRun]) -> list[str]:
+    """Say what travelled between the processes of the runs, each sentence once; nothing for one process."""
+    return list(dict.fromkeys(_sent(run) for run in runs if run.processes > 1))
+
+
+def _sent(run: TrainRun) -> str:
+    less = f"{run.bytes_wide / run.bytes_sent:.1f} times fewer" if run.bytes_sent else "none"
+    return (
+        f"{run.recipe}: {run.processes} processes, {run.codec}: each sent {run.bytes_sent / 1e6:.3f} MB in a"
+        f" step, {run.bytes_wide / 1e6:.3f} MB as the values are: {less}"
+    )

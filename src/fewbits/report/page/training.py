@@ -8,7 +8,7 @@ from statistics import fmean
 
 from fewbits.records import Provenance, TrainRun
 from fewbits.report import quantities as q
-from fewbits.report.columns.training import TRAIN_COLUMNS
+from fewbits.report.columns.training import TRAIN_COLUMNS, sent_sentences
 from fewbits.report.judgement import evidence_sentence, metric_named
 from fewbits.report.page.axes import linear_axis, log_axis
 from fewbits.report.page.differences import Compared, differences_plot
@@ -37,7 +37,7 @@ def train_page(runs: Sequence[TrainRun], provenance: Provenance) -> str:
         Paragraph(evidence_sentence(evidence)),
         *_results_plot(recipes),
         Table("Recipes", TRAIN_COLUMNS, recipes),
-        *map(Paragraph, warnings),
+        *map(Paragraph, [*sent_sentences(runs), *warnings]),
     ]
     parts = [Section("Results", results)]
     drawn = [curve for recipe in recipes if (curve := _curve(recipe)).points]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.console import Group, RenderableType
 
 from fewbits.records import TrainRun
-from fewbits.report.columns.training import TRAIN_COLUMNS
+from fewbits.report.columns.training import TRAIN_COLUMNS, sent_sentences
 from fewbits.report.judgement import evidence_sentence
 from fewbits.report.recipe_runs import grouped
 from fewbits.report.terminal.sheet import Heading, Sheet, Wrapped
@@ -22,18 +22,6 @@ def train_table(runs: Sequence[TrainRun]) -> RenderableType:
     warnings = dict.fromkeys(f"{r.recipe}: {text}" for r in runs for text in r.warnings)
     rows = grouped(runs)
     evidence = [(r.runs[0].recipe, r.evidence) for r in rows if r.evidence and r.runs[0].recipe != "fp32"]
-    sent = dict.fromkeys(filter(None, map(_sent, runs)))
     notes = [Wrapped(f"warning: {text}") for text in warnings]
-    notes = [*(Wrapped(text) for text in sent), *notes]
+    notes = [*map(Wrapped, sent_sentences(runs)), *notes]
     return Group(Sheet(heading, TRAIN_COLUMNS, rows), Wrapped(evidence_sentence(evidence)), *notes)
-
-
-def _sent(run: TrainRun) -> str:
-    """Return what travelled between the processes of a run; nothing for one process."""
-    if run.processes == 1:
-        return ""
-    less = f"{run.bytes_wide / run.bytes_sent:.1f} times fewer" if run.bytes_sent else "none"
-    return (
-        f"{run.recipe}: {run.processes} processes, {run.codec}: each sent {run.bytes_sent / 1e6:.3f} MB in a"
-        f" step, {run.bytes_wide / 1e6:.3f} MB as the values are: {less}"
-    )
