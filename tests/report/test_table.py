@@ -141,6 +141,13 @@ def test_a_wide_terminal_gets_one_table_and_a_narrow_one_all_columns_in_several(
         assert "keep" in text
 
 
+def test_one_long_name_does_not_give_each_format_a_table_of_its_own() -> None:
+    report = fake.checkpoint(1)
+    long = replace(report.tensors[0], tensor="very_long_name_" * 20)
+    shown = printed(checkpoint_table(replace(report, tensors=(long, *report.tensors[1:]))), 80)
+    assert shown.count("QSNR in each format") == 2 < len(fake.FORMATS)
+
+
 def test_a_matrix_shows_its_condition_and_notes_below() -> None:
     text = printed(matrices_table(fake.matrices()))
     assert "bcsstk14.mtx  condition in FP64: 1.19e+10" in text

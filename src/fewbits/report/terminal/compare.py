@@ -105,13 +105,18 @@ class _Continued:
             return
         yield Sheet(heading, proposal, self.shown)
         while qsnr:
-            counts = range(len(qsnr), 1, -1)
-            count = next((n for n in counts if self._qsnr(qsnr[:n]).fits(options)), 1)
-            if self._qsnr(qsnr).fits(options, folded=True):  # fewer tables, for longer rows
-                count = len(qsnr)
+            count = self._most(qsnr, options, folded=False)
+            # Fewer tables, for longer rows: of the last columns, and where a name has no room beside two.
+            if count == 1 or self._qsnr(qsnr).fits(options, folded=True):
+                count = self._most(qsnr, options, folded=True)
             yield Text()
             yield self._qsnr(qsnr[:count])
             qsnr = qsnr[count:]
+
+    def _most(self, columns: list[Column[TensorSummary]], options: ConsoleOptions, *, folded: bool) -> int:
+        """Return how many of the columns have room in one table: at least one."""
+        counts = range(len(columns), 1, -1)
+        return next((n for n in counts if self._qsnr(columns[:n]).fits(options, folded=folded)), 1)
 
     def _qsnr(self, columns: list[Column[TensorSummary]]) -> Sheet[TensorSummary]:
         heading = Heading(self.report.path, "QSNR in each format, dB")
