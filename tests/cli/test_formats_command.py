@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from itertools import pairwise
@@ -51,6 +52,37 @@ def test_mxfp6_shows_its_limits_its_codes_and_a_number_line(capsys: pytest.Captu
     assert "3F -7.5" in out
     assert "number line of element fp6_e2m3 (63 values)" in out
     assert "OCP Microscaling Formats" in out
+
+
+@pytest.mark.parametrize("width", [15, 40, 80, 200])
+def test_codes_have_all_digits_of_their_values_in_every_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+
+    def shown(name: str) -> dict[int, str]:
+        assert cli.run(["formats", name]) == 0
+        codes = capsys.readouterr().out.partition("code value")[2].partition("number line")[0]
+        return {int(code, 16): text for code, text in re.findall(r"\b([0-9A-F]{2}) (\S+)", codes)}
+
+    floats = {  # E3M2: bias 3, subnormals below 2^-2
+        s << 5 | e << 2 | m: (-1) ** s * (2.0 ** (e - 3) * (1 + m / 4) if e else 2.0**-2 * m / 4)
+        for s in (0, 1)
+        for e in range(8)
+        for m in range(4)
+    }
+    assert {code: float(text) for code, text in shown("fp6_e3m2").items()} == floats
+    posits = shown("posit6_2")
+    assert len(posits) == 64
+    assert [posits[code] for code in (0x1F, 0x10, 0x20, 0x01, 0x21)] == [
+        "65536",
+        "1",
+        "-",
+        "1.52588e-05",
+        "-65536",
+    ]
+    for code in range(1, 32):  # a posit is negated by the two's complement
+        assert float(posits[64 - code]) == -float(posits[code])
 
 
 def test_a_new_format_is_shown_as_readily(capsys: pytest.CaptureFixture[str]) -> None:

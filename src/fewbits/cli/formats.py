@@ -13,11 +13,11 @@ from fewbits.cli.arguments import JsonOption
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.formats import CATALOGUE, Element, parse, values
 from fewbits.report.terminal.formats import (
+    ValueTable,
     catalogue_json,
     catalogue_table,
     format_json,
     number_lines,
-    value_table,
 )
 
 
@@ -49,7 +49,7 @@ def formats(
             console.print(f"[bold]{what:<18}[/bold] ", end="")
             console.print(value, markup=False, highlight=False, soft_wrap=True)
         if element.bits <= 6:
-            console.print(value_table(_produced(element).tolist(), element.bits))
+            console.print(ValueTable(_produced(element).tolist(), element.bits))
         if numbers:
             label = f"element {element}" if element is not fmt else str(fmt)
             ascii_only = console.options.ascii_only

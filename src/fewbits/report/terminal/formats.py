@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import isnan, log2
 
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
+from rich.text import Text
 
 CatalogueRow = tuple[str, float, float, str, str]  # name, bits per value, largest element, summary, source
 
@@ -38,20 +41,31 @@ def format_json(facts: Sequence[tuple[str, str]], numbers: Sequence[float]) -> s
     return json.dumps({"facts": dict(facts), "values": list(numbers)}, indent=2) + "\n"
 
 
-def value_table(values: Sequence[float], bits: int) -> Table:
-    """Return code and value of every code in hexadecimal order, eight to a line; a dash is no number."""
-    columns = 8 if len(values) >= 8 else len(values)
-    table = Table(
-        title="code value", title_justify="left", show_header=False, show_edge=False, pad_edge=False, box=None
-    )
-    for _ in range(columns):
-        table.add_column(justify="right", no_wrap=True)
-    rows = len(values) // columns
-    width = -(-bits // 4)
-    for row in range(rows):
-        codes = [row + column * rows for column in range(columns)]
-        table.add_row(*(f"[dim]{c:0{width}X}[/dim] {_value(values[c])}  " for c in codes))
-    return table
+@dataclass(frozen=True)
+class ValueTable:
+    """Code and value of every code in hexadecimal order, as many to a line as fit; a dash is no number."""
+
+    values: Sequence[float]
+    bits: int
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text("code value", style="table.title")
+        digits, gap = -(-self.bits // 4), 2
+        cells = [(f"{code:0{digits}X}", _value(value)) for code, value in enumerate(self.values)]
+        count = min(8, len(cells))
+        while True:
+            rows = len(cells) // count
+            columns = [cells[start : start + rows] for start in range(0, len(cells), rows)]
+            widths = [max(len(code) + 1 + len(value) for code, value in column) for column in columns]
+            if count == 1 or sum(widths) + gap * (count - 1) <= options.max_width:
+                break
+            count //= 2
+        for row in zip(*columns, strict=True):
+            line = Text(overflow="fold")
+            for (code, value), width in zip(row, widths, strict=True):
+                before = width - len(code) - 1 - len(value) + (gap if line else 0)
+                line.append(" " * before).append(code, style="dim").append(f" {value}")
+            yield line
 
 
 def _value(value: float) -> str:
