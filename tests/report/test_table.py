@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from fewbits.report import checkpoint_table, matrices_table, tasks_table
+from fewbits.report import checkpoint_table, matrices_table, recipes_table, tasks_table
 from fewbits.report.quantities import decibels
 from fewbits.report.tensor_kinds import by_kind
+from fewbits.report.terminal.formats import catalogue_table
 from tests.report import fake
 
 LONG = "block(element=float(e=2,m=1),scale=e8m0,size=32)"
@@ -57,6 +58,24 @@ def test_no_terminal_is_so_narrow_that_a_number_is_cut(name: str, width: int) ->
     assert cells
     assert cells <= set(re.findall(number, whole))
     assert "No room here for" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("width", [24, 40, 80])
+def test_catalogues_fold_what_has_no_room_and_cut_nothing(width: int) -> None:
+    rows = [("block(element=float(e=2,m=1),scale=e8m0,size=32)", 17.33, 3.40282e38, "what_it_is" * 4, "")]
+    recipe = [("a-recipe-with-a-name", "block(element=fp8_e4m3,scale=e8m0,size=tensor)/rceil", "A source")]
+    for table, cells in (
+        (catalogue_table(rows), (rows[0][0], "17.33", "3.40282e+38", rows[0][3])),
+        (recipes_table(recipe), recipe[0][:2]),
+    ):
+        lines = [
+            re.split("[\u2502\u2503]", line.strip("\u2502\u2503"))
+            for line in printed(table, width).splitlines()
+        ]
+        columns = zip(*(line for line in lines if len(line) > 2), strict=True)
+        whole = ["".join(part.strip() for part in column) for column in columns]
+        for cell in cells:
+            assert any(cell in text for text in whole)
 
 
 def test_a_task_shows_fp32_first_the_proxy_by_name_and_every_format_on_one_line() -> None:

@@ -20,9 +20,10 @@ _ASCII_HEIGHTS = " .:-=+*#@"
 def catalogue_table(rows: Sequence[CatalogueRow]) -> Table:
     """Return the catalogue as a table, in its own order."""
     table = Table(title="Formats", title_justify="left", show_edge=False, pad_edge=False)
-    table.add_column("format", no_wrap=True)
-    table.add_column("bits/value", justify="right")
-    table.add_column("largest element", justify="right", no_wrap=True)
+    # Folded, not cut, where a terminal is narrow: half of a number is another one.
+    table.add_column("format", overflow="fold")
+    table.add_column("bits/value", justify="right", overflow="fold")
+    table.add_column("largest element", justify="right", overflow="fold")
     table.add_column("what it is", overflow="fold")
     for name, bits, largest, summary, _ in rows:
         table.add_row(name, f"{bits:.4g}", f"{largest:.6g}", summary)

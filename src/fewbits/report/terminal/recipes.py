@@ -16,9 +16,8 @@ RecipeRow = tuple[str, str, str]
 def recipes_table(rows: Sequence[RecipeRow]) -> Table:
     """Lay out the catalogue: name, what it does in a few words, source."""
     table = Table(title="Recipes", title_justify="left")
-    table.add_column("recipe", no_wrap=True)
-    for column in ("what is narrow", "source"):
-        table.add_column(column)
+    for column in ("recipe", "what is narrow", "source"):
+        table.add_column(column, overflow="fold")
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     return table
