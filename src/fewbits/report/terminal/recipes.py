@@ -25,7 +25,9 @@ def recipes_table(rows: Sequence[RecipeRow]) -> Table:
 
 def recipe_table(facts: Sequence[tuple[str, str]], fields: Sequence[tuple[str, str]]) -> RenderableType:
     """Lay out one recipe: its facts, then each field that differs from training in FP32, with its value."""
-    table = Table("field", "value", title="What differs from FP32", title_justify="left")
+    table = Table(title="What differs from FP32", title_justify="left")
+    for column in ("field", "value"):
+        table.add_column(column, overflow="fold")
     for field in fields:
         table.add_row(*(Text(cell) for cell in field))
     lines = [Text.assemble((f"{name:<18} ", "bold"), text) for name, text in facts]
