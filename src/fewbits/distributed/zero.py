@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from numbers import Real
 from typing import Any, TypedDict, cast
 
 import torch
@@ -22,6 +21,7 @@ from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.recipes import Codec, Recipe
 from fewbits.recipes.parameter_marks import take_unrounded
 from fewbits.tensor import NarrowTensor
+from fewbits.tensor.arrays import is_number
 from fewbits.tensor.narrow.torch_dtypes import dtype_name
 from fewbits.typing import ProcessGroup, StateDict
 
@@ -334,9 +334,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
             ArgumentError: a norm that is not above 0, a loss scale, or processes that differ; on all.
         """
         with self._peers.telling():
-            given: object = max_norm  # whatever a caller without types passes
-            number = isinstance(given, Real) or (isinstance(given, torch.Tensor) and given.numel() == 1)
-            if not (number and float(max_norm) > 0):
+            if not (is_number(max_norm) and float(max_norm) > 0):
                 raise ArgumentError(f"max_norm={max_norm!r}; expected a norm above 0")
             if loss_scale != 1:
                 raise ArgumentError(

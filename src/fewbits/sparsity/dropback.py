@@ -28,6 +28,7 @@ from fewbits.sparsity.regenerated_parameters import (
     trained,
 )
 from fewbits.sparsity.tracked_weights import AT_ONCE, Selection, Tracked, moved, moved_alone
+from fewbits.tensor.arrays import is_number
 from fewbits.typing import StateDict
 
 _KEY = "dropback"  # of a file's metadata
@@ -316,14 +317,10 @@ def _number(x: object) -> object:
     raise ArgumentError(f"{x!r:.80} among the options of DropBack; a file takes numbers and texts")
 
 
-def _is_number(x: object) -> bool:
-    return isinstance(x, Real) or (isinstance(x, torch.Tensor) and x.numel() == 1)
-
-
 def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int, gain: float) -> None:
     parameters = trained(model)
     numbers = all(isinstance(n, Integral) for n in (budget, seed)) and all(
-        map(_is_number, (lr, momentum, gain))
+        map(is_number, (lr, momentum, gain))
     )
     if not (numbers and budget > 0 and lr > 0 and 0 <= momentum < 1 and 0 <= seed < 2**64 and gain > 0):
         raise ArgumentError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -24,6 +25,11 @@ def is_torch(x: object) -> TypeGuard[torch.Tensor]:
     """Return whether ``x`` is a torch.Tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(x, torch.Tensor)
+
+
+def is_number(x: object) -> bool:
+    """Return whether ``x`` is a real number, or a tensor of one."""
+    return isinstance(x, Real) or (is_torch(x) and x.numel() == 1)
 
 
 def is_narrow(x: object) -> bool:
