@@ -181,10 +181,16 @@ def test_a_task_is_trained_pruned_and_trained_again(
 def test_the_control_needs_no_recipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, table = tmp_path / "p.safetensors", tmp_path / "p.json"
     given = ["prune", "--task", "digits", "--steps", "4", "--recipe", "none", "--control"]
+    given += ["--format", "mxint8"]
     assert cli.run([*given, "--out", str(out), "--json", str(table)]) == 0
     assert "dense again" in capsys.readouterr().out
     (told,) = json.loads(table.read_text())["models"]
     assert [s["stage"] for s in told["stages"]] == ["dense", "pruned", "dense again"]
+    # A byte for each value, or half of them with two bits for each place, and one for each block of 32.
+    values = {"conv2.weight": 32 * 288, "conv3.weight": 64 * 288, "head.weight": 10 * 256}
+    assert {p["tensor"]: (p["format"], p["dense_bytes"], p["sparse_bytes"]) for p in told["products"]} == {
+        name: ("mxint8", n + n // 32, n // 2 + n // 8 + n // 32) for name, n in values.items()
+    }
     assert all(is_sparse(load_file(out)[f"conv{i}.weight"], "2:4", axis=1) for i in (2, 3))
 
 
