@@ -219,6 +219,23 @@ def test_our_rules_look_where_the_official_ones_do_not(
     assert said in ours(logs)
 
 
+@pytest.mark.parametrize("lower", [True, False], ids=["lower is better", "higher is better"])
+def test_a_metric_at_its_target_has_reached_it(lower: bool, logs: Path) -> None:
+    def ends_there(found: Lines) -> None:
+        *before, last = [line for line in found if line["key"] == "eval_accuracy"]
+        for line in before:
+            line["value"] = 99.0 if lower else 90.0
+        last["value"] = 95.0
+
+    on_record(logs, lambda config: config.update(lower_is_better=lower, target=95.0))
+    for other in range(1, 5):
+        (logs / f"result_{other}.txt").unlink()
+    rewrite(logs / "result_0.txt", ends_there)
+    assert "the target" not in ours(logs)
+    rewrite(logs / "result_0.txt", success_untold)
+    assert "behind an eval_accuracy that reaches the target 95" in ours(logs)
+
+
 def faster(found: Lines) -> None:
     begin = of(found, "run_start")["time_ms"]
     for line in found:
