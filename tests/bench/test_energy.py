@@ -39,6 +39,24 @@ def test_bits_of_both_operands_multiply() -> None:
     assert narrow.bits_moved < mixed.bits_moved < wide.bits_moved
 
 
+def test_operands_move_as_they_are_rounded_and_results_as_they_flow() -> None:
+    # Forward as above. Backward: the gradient with the input, for each weight, and with the second weight.
+    operands = (
+        (16 * 16 + 16 * 32 + 32)
+        + (16 * 32 + 32 * 2 + 2)
+        + (16 * 32 + 16 * 16)
+        + (16 * 2 + 16 * 32)
+        + (16 * 2 + 32 * 2)
+    )
+    results = 16 * 32 + 16 * 2 + 32 * 16 + 2 * 32 + 16 * 32
+    wide = energy_proxy(small.task(), RECIPES["fp32"])
+    narrow = energy_proxy(small.task(), RECIPES["mxfp6"])
+    assert wide is not None
+    assert narrow is not None
+    assert wide.bits_moved == 32 * (operands + results)
+    assert narrow.bits_moved == 6.25 * operands + 16 * results  # bf16 between the layers
+
+
 @pytest.mark.parametrize("layers", [1, 2, 3])
 @pytest.mark.parametrize("bias", [False, True])
 def test_the_first_layer_has_no_gradient_of_its_input(layers: int, bias: bool) -> None:
