@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fewbits.report.columns.checkpoint import proposal_columns
 from fewbits.report.columns.column import Column
 from fewbits.report.columns.matrices import MATRIX_COLUMNS
 from fewbits.report.columns.planning import PLAN_COLUMNS, plan_rows
@@ -40,3 +41,14 @@ def test_a_dash_has_no_place_among_numbers(columns: Sequence[Column[Any]], rows:
 def test_nothing_is_told_beside_a_singular_matrix() -> None:
     (column,) = [c for c in MATRIX_COLUMNS if c.title == "times that of FP64"]
     assert {column.text(score) for score in SINGULAR} == {"-"}
+
+
+def test_the_qsnr_of_a_proposal_is_that_of_its_format() -> None:
+    report = fake.checkpoint()
+    (column,) = [c for c in proposal_columns(report) if c.title == "its QSNR (dB)"]
+    levels = {(score.tensor, score.format): score.error.qsnr_db for score in report.scores}
+    proposed = [t for t in report.tensors if t.proposed]
+    assert proposed
+    for tensor in report.tensors:
+        text = f"{levels[tensor.tensor, tensor.proposed]:.1f}" if tensor.proposed else "-"
+        assert column.text(tensor) == text

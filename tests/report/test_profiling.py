@@ -94,6 +94,17 @@ def test_the_roofline_has_the_roof_of_reads_that_rows_are_held_to() -> None:
     assert reads["y"][-1] == pytest.approx(400)  # up to the fastest products
 
 
+def test_the_roofline_has_each_operation_at_what_it_reaches() -> None:
+    marks = figures(profile_page([PROFILE], fake.PROVENANCE))["roofline-0"]["data"]
+    found = sorted(
+        place for of in marks if of["mode"] == "markers" for place in zip(of["x"], of["y"], strict=True)
+    )
+    counted = [o for o in PROFILE.operations if o.flops and o.moved_bytes and o.seconds]
+    assert counted
+    wanted = sorted((o.flops / o.moved_bytes, o.flops / o.seconds / 1e9) for o in counted)
+    assert found == [pytest.approx(place) for place in wanted]
+
+
 def test_no_part_of_the_flame_is_more_than_what_is_around_it() -> None:
     (data,) = figures(profile_page([PROFILE], fake.PROVENANCE))["flame-0"]["data"]
     values = dict(zip(data["ids"], data["values"], strict=True))
