@@ -142,6 +142,8 @@ def test_a_run_leaves_averages_and_random_numbers_as_they_were() -> None:
     layers = [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 4)]
     model = prepare(nn.Sequential(*layers), "mxfp6")
     model.register_buffer("one", torch.ones(1).expand(4))
+    with torch.inference_mode():
+        model.register_buffer("fixed", torch.ones(4))  # which nobody changes outside of that mode
     before = {name: x.clone() for name, x in model.state_dict().items()}
     torch.manual_seed(5)
     drawn = torch.rand(3)

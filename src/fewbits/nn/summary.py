@@ -205,7 +205,10 @@ def _left_as_it_was(model: nn.Module) -> Iterator[None]:
         finally:
             for module, name, buffer, values in held:
                 module._buffers[name] = buffer
-                if torch._debug_has_internal_overlap(buffer) != 1:  # to which nobody can write
+                fixed = buffer.is_inference() and not torch.is_inference_mode_enabled()
+                if (
+                    not fixed and torch._debug_has_internal_overlap(buffer) != 1
+                ):  # else nobody can write to it
                     buffer.copy_(values)
 
 
