@@ -19,6 +19,7 @@ from fewbits.kernels.ops.sharding import is_sharded
 from fewbits.recipes import Codec
 from fewbits.recipes import codec as read
 from fewbits.tensor.inputs import check_values
+from fewbits.tensor.memory import valueless
 from fewbits.typing import ProcessGroup
 
 OPS = ("sum", "mean")
@@ -70,10 +71,10 @@ def check_has_values(x: torch.Tensor, what: str) -> None:
     """Raise unless ``x`` has values to send: amid an exchange it would fail where the others wait.
 
     Raises:
-        ArgumentError: it is on the meta device.
+        ArgumentError: it is on the meta device, or of a lazy layer.
     """
-    if x.is_meta:
-        raise ArgumentError(f"{what} on the meta device, without values; load them first, as with to_empty")
+    if why := valueless(x):
+        raise ArgumentError(f"{what} {why}")
 
 
 def checked_op(op: str) -> bool:
