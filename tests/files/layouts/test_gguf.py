@@ -53,6 +53,14 @@ def weights(source: Path) -> dict[str, torch.Tensor]:
     return {name: x for file in source.glob("*.safetensors") for name, x in load_file(file).items()}
 
 
+def finish(writer: gguf.GGUFWriter) -> None:
+    """Write all that was added to a file, and close it."""
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def by_the_package(file: Path) -> dict[str, np.ndarray]:
     """All values as the package dequantizes them."""
     return {
@@ -384,10 +392,7 @@ def by_their_writer(file: Path, kinds: list[str]) -> Path:
         of_type = gguf.GGMLQuantizationType[kind]
         data = np.zeros((8, 352), np.uint8) if kind == "Q5_K" else gguf.quants.quantize(x, of_type)
         writer.add_tensor(kind, data, raw_dtype=of_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     return file
 
 
@@ -415,10 +420,7 @@ def test_a_tensor_without_values_is_read_as_the_package_reads_it(
     writer = gguf.GGUFWriter(file, "starcoder")
     writer.add_tensor("none", np.zeros(shape, np.float32))
     writer.add_tensor("some", np.arange(2, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     assert not inspect(file).problems
     restore(file, tmp_path / "back.safetensors")
     expected = by_the_package(file)
@@ -442,10 +444,7 @@ def test_big_endian_numbers_are_not_taken_for_little_endian_ones(tmp_path: Path)
         files[order] = tmp_path / f"{order}.gguf"
         writer = gguf.GGUFWriter(files[order], "starcoder", endianess=gguf.GGUFEndian[order])
         writer.add_tensor("x", x.copy())  # which the writer may swap in place
-        writer.write_header_to_file()
-        writer.write_kv_data_to_file()
-        writer.write_tensors_to_file()
-        writer.close()
+        finish(writer)
         np.testing.assert_array_equal(gguf.GGUFReader(files[order]).tensors[0].data, x)
     np.testing.assert_array_equal(load_narrow(files["LITTLE"])["x"].numpy(), x)
     for read in (inspect, load_narrow, lambda file: restore(file, tmp_path / "back.safetensors")):
@@ -463,10 +462,7 @@ def test_every_scale_byte_of_nvfp4_is_read_as_the_package_reads_it(tmp_path: Pat
     blocks[-1, 3] = 0x38  # in the place of 0xFF, which is no number in E4M3 and 480 in the package
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "starcoder")
     writer.add_tensor("x.weight", blocks, raw_dtype=gguf.GGMLQuantizationType.NVFP4)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
     (found,) = load_file(tmp_path / "back.safetensors").values()
     (expected,) = by_the_package(tmp_path / "model.gguf").values()
@@ -486,10 +482,7 @@ def test_every_code_is_read_as_the_package_reads_it(tmp_path: Path, kind: str) -
         blocks[:, 0 if kind[0] == "Q" else -2 :][:, :2] = np.array([0.75], "<f2").view(np.uint8)
     writer = gguf.GGUFWriter(tmp_path / "model.gguf", "starcoder")
     writer.add_tensor("x.weight", blocks, raw_dtype=of_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
     (found,) = load_file(tmp_path / "back.safetensors").values()
     (expected,) = by_the_package(tmp_path / "model.gguf").values()
@@ -517,10 +510,7 @@ def test_rows_of_heads_come_back_also_where_each_layer_has_a_count(tmp_path: Pat
         writer.add_head_count(counts)
     for i in range(2):
         writer.add_tensor(f"blk.{i}.attn_q.weight", interleaved(wide, 4).numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
     if counts in (4, [4, 4]):
         restore(tmp_path / "model.gguf", tmp_path / "back.safetensors")
         assert all(torch.equal(x, wide) for x in load_file(tmp_path / "back.safetensors").values())
