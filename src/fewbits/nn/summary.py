@@ -16,6 +16,7 @@ from fewbits.errors import ArgumentError
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.left_wide import LeftWide
 from fewbits.recipes.recipe import OPERANDS, Recipe
+from fewbits.tensor.buffers import buffers_kept
 
 # Layers that have not all operands; a scalar slope has none.
 _ONLY: dict[type[nn.Module], tuple[str, ...]] = {
@@ -192,24 +193,9 @@ def _run(model: nn.Module, names: dict[str, nn.Module], inputs: tuple[object, ..
 @contextmanager
 def _left_as_it_was(model: nn.Module) -> Iterator[None]:
     """Give back the buffers' values and the random numbers: norms average, and dropout draws, as they run."""
-    held = [
-        (module, name, buffer, buffer.clone())
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
     devices = {p.device.index for p in model.parameters() if p.device.type == "cuda"}
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            for module, name, buffer, values in held:
-                module._buffers[name] = buffer
-                fixed = buffer.is_inference() and not torch.is_inference_mode_enabled()
-                if (
-                    not fixed and torch._debug_has_internal_overlap(buffer) != 1
-                ):  # else nobody can write to it
-                    buffer.copy_(values)
+    with torch.random.fork_rng(devices=devices), buffers_kept(model):
+        yield
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from fewbits.sparsity import channel_rules
 from fewbits.sparsity.channels import Axes, Axis
 from fewbits.sparsity.layers import reduction_axes
 from fewbits.sparsity.permutation import ColumnOrder, find_order
+from fewbits.tensor.buffers import buffers_kept
 from fewbits.tensor.memory import overlap, unready
 
 
@@ -129,26 +130,8 @@ def _evaluated(model: nn.Module) -> Iterator[None]:
 
 
 def _outputs(model: nn.Module, inputs: tuple[object, ...]) -> list[torch.Tensor]:
-    with _buffers_kept(model):
+    with buffers_kept(model):
         return [x.clone() for x in tree_leaves(model(*inputs)) if isinstance(x, torch.Tensor)]
-
-
-@contextmanager
-def _buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Give a model the buffers that it had, with their values: some models count or average as they run."""
-    held = [
-        (module, name, buffer, buffer.clone(), buffer._version)
-        for module in model.modules()
-        for name, buffer in module._buffers.items()
-        if buffer is not None
-    ]
-    try:
-        yield
-    finally:
-        for module, name, buffer, values, version in held:
-            module._buffers[name] = buffer
-            if buffer._version != version:
-                buffer.copy_(values)
 
 
 def _largest_change(before: list[torch.Tensor], after: list[torch.Tensor]) -> float:
