@@ -97,6 +97,27 @@ def test_buffers_take_the_values_of_the_checkpoint_too(tmp_path: Path) -> None:
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
 
 
+def test_what_a_checkpoint_lacks_of_the_model_is_named(source: Path, tmp_path: Path) -> None:
+    class Headed(nn.Sequential):
+        """The checkpoint's layers, a head that it lacks, and an average that no checkpoint holds."""
+
+        def __init__(self) -> None:
+            super().__init__(*network().children())
+            self.head = nn.BatchNorm1d(3)
+            self.register_buffer("passing", torch.zeros(2), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for layer in list(self)[:-1]:
+                x = layer(x)
+            return x
+
+    to, same = tmp_path / "narrow.safetensors", tmp_path / "same.safetensors"
+    with pytest.warns(UserWarning, match=r"has no tensor for the model's 'head\.bias' and 3 more: what the"):
+        cast_model(source, to, Headed().eval(), batches(), format="mxfp4")
+    cast_model(source, same, network(), batches(), format="mxfp4")  # a warning fails
+    assert to.read_bytes() == same.read_bytes()
+
+
 def test_a_job_cut_off_anywhere_writes_the_same_bytes(source: Path, tmp_path: Path, monkeypatch: Any) -> None:
     def job(to: Path) -> None:
         cast_model(source, to, network(), batches(), format="mxfp4", scale="search")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import numpy as np
@@ -106,7 +107,8 @@ def read(tensor: StoredTensor) -> Tensor:
 def fill(model: nn.Module, tensors: Mapping[str, StoredTensor], source: str) -> dict[str, str]:
     """Give the model the checkpoint's values; return the names of its tensors by those of the parameters.
 
-    A model on the meta device gets them when it is called.
+    A model on the meta device gets them when it is called. What the checkpoint lacks of a model in memory
+    stays as it is there, and a warning names it.
 
     Args:
         model: any module.
@@ -128,19 +130,28 @@ def fill(model: nn.Module, tensors: Mapping[str, StoredTensor], source: str) -> 
         raise DataError(
             f"{source} has no tensor of a name of the model's, such as {next(iter(held), '')!r:.200}"
         )
-    buffers = dict(model.named_buffers())
-    for name, stored in stored_buffers(model, tensors).items():
+    buffers, averages = dict(model.named_buffers()), stored_buffers(model, tensors)
+    for name, stored in averages.items():
         buffers[name].copy_(read(stored))
+    lacking = sorted(held.keys() - found.keys())
     if any(p.is_meta for p in held.values()):
-        lacking = held.keys() - found.keys()
         if lacking:
             raise DataError(
-                f"{source} has no tensor for the model's {min(lacking)!r:.200}, which has no values"
+                f"{source} has no tensor for the model's {lacking[0]!r:.200}, which has no values"
             )
         model.fewbits_weights = LoadedWeights(model, found)  # type: ignore[assignment]  # torch types attributes as tensors or modules
     else:
         for name, stored in found.items():
             held[name].detach().copy_(read(stored))
+        saved = model.state_dict().keys() & {name for name, b in buffers.items() if b.is_floating_point()}
+        lacking += sorted(saved - averages.keys())
+        if lacking:
+            more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+            warnings.warn(
+                f"{source} has no tensor for the model's {lacking[0]!r:.200}{more}: what the model has there"
+                " stays, and what is measured on it depends on that",
+                stacklevel=2,
+            )
     return {name: stored.name for name, stored in found.items()}
 
 
