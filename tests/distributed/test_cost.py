@@ -44,6 +44,7 @@ CODECS = ("fp32", "mxfp8_e4m3", "int8_256:feedback", "mxfp4", "topk:density=0.02
         ({"n": -5}, "n=-5; expected a whole number of at least 0"),
         ({"n": 5.5}, "n=5.5"),
         ({"layers": 0}, "layers=0"),
+        ({"ranks": True}, "ranks=True"),
     ],
 )
 def test_bytes_of_no_count_are_refused(counts: dict[str, Any], said: str) -> None:

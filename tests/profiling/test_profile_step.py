@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -179,8 +180,9 @@ def test_what_the_profiler_adds_is_that_of_whole_steps_not_of_the_medians_of_par
 
 def test_a_trace_is_written_on_request(tmp_path: Path) -> None:
     x, path = torch.ones(8), tmp_path / "trace.json"
-    profile_step(lambda: x.mul_(1.0), steps=1, limits=LIMITS, trace=path)
+    found = profile_step(lambda: x.mul_(1.0), steps=np.int64(1), limits=LIMITS, trace=path)
     assert '"traceEvents"' in path.read_text("utf-8")
+    assert type(found.steps) is int  # which JSON has
 
 
 def test_a_trace_without_a_folder_and_no_steps_are_refused_before_any_step(tmp_path: Path) -> None:

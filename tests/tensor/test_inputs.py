@@ -13,6 +13,7 @@ import torch
 
 import fewbits as fb
 from fewbits.errors import FewbitsError
+from fewbits.tensor.inputs import is_count
 
 X = np.random.default_rng(0).standard_normal((4, 32)).astype(np.float32)
 T = torch.from_numpy(X)
@@ -272,3 +273,13 @@ def test_odd_values_of_the_other_arguments_are_refused() -> None:
     for fmt in (3, None, ["mxfp4"], b"mxfp4", np.float32):
         for function in BOTH:
             assert "a format is written as text" in str(told(lambda f=function, fmt=fmt: f(X, fmt)))
+
+
+def test_counts_are_whole_numbers_of_python_or_numpy_and_no_truth_values() -> None:
+    assert all(is_count(n) for n in (1, 7, np.int64(3), np.uint8(1)))
+    assert not any(
+        is_count(n) for n in (0, -1, 1.0, np.float32(2), True, np.True_, "1", None, np.ones(1, int))
+    )
+    assert is_count(0, 0)
+    assert is_count(np.int8(-2), -2)
+    assert not any(is_count(n, 0) for n in (-1, False, 0.0))

@@ -23,7 +23,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isfinite
-from numbers import Integral
 
 from fewbits.distributed.pieces import even
 from fewbits.distributed.wire import nbytes
@@ -31,6 +30,7 @@ from fewbits.errors import ArgumentError
 from fewbits.recipes import Codec
 from fewbits.recipes import codec as read
 from fewbits.records import CodecRates
+from fewbits.tensor.inputs import is_count
 
 AGREEMENT = 512  # bytes that each process announces before a reduction
 _CLIPPED = 16  # bytes in which processes tell how much an automatic scale clipped
@@ -159,7 +159,7 @@ def sent_bytes(codec: str | Codec, n: int, ranks: int, *, layers: int = 1) -> in
     read_codec = counted(codec)
     counts: tuple[tuple[str, object, int], ...] = (("n", n, 0), ("ranks", ranks, 1), ("layers", layers, 1))
     for name, count, least in counts:
-        if not isinstance(count, Integral) or int(count) < least:
+        if not is_count(count, least):
             raise ArgumentError(f"{name}={count!r}; expected a whole number of at least {least}")
     others = ranks - 1
     small = others * sum(announced(read_codec, layers))

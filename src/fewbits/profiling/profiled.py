@@ -18,6 +18,7 @@ from fewbits.profiling.limits import completed, measured_limits
 from fewbits.profiling.operations import operations
 from fewbits.profiling.recording import profiles, record
 from fewbits.records import MachineLimits, StepProfile
+from fewbits.tensor.inputs import is_count
 
 _WARM_UP = 3
 
@@ -61,8 +62,9 @@ def profile_step(
     """
     if profiles():
         raise ArgumentError("a profiler is on, and two cannot be; switch it off, or call the step alone")
-    if type(steps) is not int or steps < 1:  # told before the first step, which changes weights; True is none
+    if not is_count(steps):  # told before the first step, which changes weights
         raise ArgumentError(f"steps={steps!r}; expected a whole number, at least one")
+    steps = int(steps)  # a record holds numbers of Python
     if trace is not None and not Path(trace).parent.is_dir():
         raise ArgumentError(f"cannot write {trace}: its folder does not exist; create it first")
     for _ in range(_WARM_UP):

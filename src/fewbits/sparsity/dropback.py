@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
-from numbers import Integral, Real
+from numbers import Real
 from typing import TypedDict, cast
 
 import torch
@@ -29,6 +29,7 @@ from fewbits.sparsity.regenerated_parameters import (
 )
 from fewbits.sparsity.tracked_weights import AT_ONCE, Selection, Tracked, moved, moved_alone
 from fewbits.tensor.arrays import is_number
+from fewbits.tensor.inputs import is_count
 from fewbits.typing import StateDict
 
 _KEY = "dropback"  # of a file's metadata
@@ -319,10 +320,8 @@ def _number(x: object) -> object:
 
 def _check(model: nn.Module, budget: int, lr: float, momentum: float, seed: int, gain: float) -> None:
     parameters = trained(model)
-    numbers = all(isinstance(n, Integral) for n in (budget, seed)) and all(
-        map(is_number, (lr, momentum, gain))
-    )
-    if not (numbers and budget > 0 and lr > 0 and 0 <= momentum < 1 and 0 <= seed < 2**64 and gain > 0):
+    numbers = is_count(budget) and is_count(seed, 0) and all(map(is_number, (lr, momentum, gain)))
+    if not (numbers and lr > 0 and 0 <= momentum < 1 and seed < 2**64 and gain > 0):
         raise ArgumentError(
             f"budget={budget!r}, lr={lr!r}, momentum={momentum!r}, seed={seed!r}, gain={gain!r}; expected a"
             " number of weights as budget, a learning rate and a gain above 0, a momentum from 0 to below 1,"

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
 import numpy as np
 import torch
@@ -24,6 +24,7 @@ from fewbits.kernels import threads
 from fewbits.kernels.arrays.nm import permutation_search
 from fewbits.kernels.bits.nm_permutation import LARGEST_SUM, identity_permutation
 from fewbits.sparsity.masks import check_weights, mask
+from fewbits.tensor.inputs import is_count
 
 # Of a random swap's mean change: where annealing starts and ends. 0.2 and 0.02 do as well for some matrices.
 _HOT, _COOL = 0.3, 0.03
@@ -106,13 +107,12 @@ def find_order(
 
 
 def _check_budget(seed: object, moves: object, seconds: object) -> None:
-    whole = moves is None or (isinstance(moves, Integral) and int(moves) > 0)
-    if not (whole and isinstance(seconds, Real) and float(seconds) > 0):
+    if not ((moves is None or is_count(moves)) and isinstance(seconds, Real) and float(seconds) > 0):
         raise ArgumentError(
             f"moves={moves!r:.80} and seconds={seconds!r:.80}; expected a budget above zero, of moves a whole"
             " number"
         )
-    if not isinstance(seed, Integral) or int(seed) < 0:
+    if not is_count(seed, 0):
         raise ArgumentError(f"seed={seed!r:.80}; expected a whole number from 0 up")
 
 

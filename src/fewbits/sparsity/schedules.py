@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from numbers import Integral, Real
+from numbers import Real
 
 from fewbits.errors import ArgumentError
+from fewbits.tensor.inputs import is_count
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Recomputed:
 
     def __post_init__(self) -> None:
         given: object = self.decay  # whatever a caller without types passes
-        if not (_is_count(self.every, 1) and isinstance(given, Real) and 0 <= float(given) < math.inf):
+        if not (is_count(self.every) and isinstance(given, Real) and 0 <= float(given) < math.inf):
             raise ArgumentError(
                 f"every={self.every} and decay={given!r:.80}; expected at least one step, an integer, and a"
                 " decay of 0 or more that is finite"
@@ -70,7 +71,7 @@ class Gradual:
     begin: int = 0
 
     def __post_init__(self) -> None:
-        if not (_is_count(self.steps, 1) and _is_count(self.every, 1) and _is_count(self.begin, 0)):
+        if not (is_count(self.steps) and is_count(self.every) and is_count(self.begin, 0)):
             raise ArgumentError(
                 f"steps={self.steps}, every={self.every} and begin={self.begin}; expected at least one step"
                 " from the first pruning to the last, at least one between two, and none or more before: all"
@@ -89,10 +90,6 @@ class Gradual:
         """
         gone = min(max((step - self.begin) / self.steps, 0.0), 1.0)
         return 1 - (1 - gone) ** 3
-
-
-def _is_count(value: object, least: int) -> bool:
-    return isinstance(value, Integral) and int(value) >= least
 
 
 Schedule = Frozen | Recomputed | Gradual

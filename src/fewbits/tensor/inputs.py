@@ -162,6 +162,6 @@ def _dtype(x: Any) -> str:
     return str(getattr(dtype, "name", dtype)).removeprefix("torch.")
 
 
-def is_count(value: object) -> bool:
-    """Return whether this is a whole number above zero, and no truth value."""
-    return type(value) is not bool and isinstance(value, Integral) and int(value) >= 1
+def is_count(value: object, least: int = 1) -> bool:
+    """Return whether this is a whole number from ``least`` up, of Python or NumPy, and no truth value."""
+    return type(value) is not bool and isinstance(value, Integral) and int(value) >= least

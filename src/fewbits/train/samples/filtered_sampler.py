@@ -62,8 +62,7 @@ class FilteredSampler(Sampler[int]):
             if not is_count(count):
                 raise ArgumentError(f"{what}={count!r}; expected 1 or more, a whole number")
         for what, number in {"warm_up": warm_up, "seed": seed, "rank": rank}.items():
-            given: object = number  # whatever a caller without types passes
-            if not is_count(given) and (given != 0 or type(given) is not int):
+            if not is_count(number, 0):
                 raise ArgumentError(f"{what}={number!r}; expected 0 or more, a whole number")
         if not 0 < keep <= 1 or round(keep * length) < 1:
             raise ArgumentError(f"keep={keep!r} of {length} samples; expected a share up to 1 of one or more")
