@@ -180,7 +180,8 @@ def test_what_the_profiler_adds_is_that_of_whole_steps_not_of_the_medians_of_par
 
 def test_a_trace_is_written_on_request(tmp_path: Path) -> None:
     x, path = torch.ones(8), tmp_path / "trace.json"
-    found = profile_step(lambda: x.mul_(1.0), steps=np.int64(1), limits=LIMITS, trace=path)
+    one: Any = np.int64(1)
+    found = profile_step(lambda: x.mul_(1.0), steps=one, limits=LIMITS, trace=path)
     assert '"traceEvents"' in path.read_text("utf-8")
     assert type(found.steps) is int  # which JSON has
 
