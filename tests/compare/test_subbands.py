@@ -90,6 +90,10 @@ def test_shares_of_known_patterns() -> None:
     assert model.layer.weight.grad is None
     assert math.isclose(sum(activation.shares), 1)
     assert band_shares(model, lambda: model(torch.zeros(1, 1, 2, 2)))[0].shares == (0, 0, 0, 0)
+    for scale in (2.0**900, 2.0**-900):  # whose squares float64 does not hold
+        model.double()
+        large = band_shares(model, lambda scale=scale: model((checks + 0.5).double() * scale))
+        assert [row.shares for row in large] == [activation.shares, gradient.shares]
 
 
 def test_of_a_classifier_layers_with_images_are_listed() -> None:

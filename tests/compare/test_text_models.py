@@ -43,3 +43,8 @@ def test_nothing_to_measure_and_classes_of_other_lines_are_refused() -> None:
     for labels in ([1], [1, 2], [1, 2, 0, 1]):
         with pytest.raises(ArgumentError, match=f"{len(labels)} classes of 3 lines; expected one for each"):
             Classification(lines, labels)
+    with pytest.raises(ArgumentError, match="no lines to evaluate"):
+        Classification([])
+    for shape in ((0, 8), (3, 1), (8,)):
+        with pytest.raises(ArgumentError, match=r"pieces of shape .*; expected \(pieces, tokens\)"):
+            Perplexity(torch.zeros(shape, dtype=torch.long))

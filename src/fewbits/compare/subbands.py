@@ -139,6 +139,9 @@ def _results(model: nn.Module, kept: list[tuple[str, Tensor]]) -> Iterator[None]
 
 def _shares(x: Tensor) -> tuple[float, ...]:
     """Return the part of the sum of squares that each band has; zeros where all is zero."""
-    energies = haar_bands(x.double()).square().sum(dim=(0, 2, 3, 4))
+    bands = haar_bands(x.double())
+    energies = (
+        (bands / (bands.abs().amax() or 1.0)).square().sum(dim=(0, 2, 3, 4))
+    )  # squares may be beyond float64
     total = float(energies.sum())
     return tuple((energies / total).tolist()) if total else (0.0,) * len(BANDS)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import nan
 from typing import Protocol
@@ -21,6 +20,7 @@ from fewbits.formats import Format, area_memory_proxy, parse
 from fewbits.ptq.choosing import METHODS, SCALES
 from fewbits.ptq.data_flow import Batch, call
 from fewbits.records import LayerScore, TaskScore
+from fewbits.tensor.evaluation import evaluated
 from fewbits.typing import Progress
 
 
@@ -51,12 +51,24 @@ class Evaluation(Protocol):
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Pieces of one length, (pieces, tokens); the metric is the mean negative log-likelihood of a token."""
+    """Pieces of one length, (pieces, tokens); the metric is the mean negative log-likelihood of a token.
+
+    Raises:
+        ArgumentError: no piece, or pieces of one token, which nothing is before.
+    """
 
     pieces: Tensor
     metric: str = "token_nll"
     samples: str = "pieces"
     resolution: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Raise unless there is something to predict."""
+        shape = tuple(self.pieces.shape)
+        if len(shape) != 2 or shape[0] < 1 or shape[1] < 2:
+            raise ArgumentError(
+                f"pieces of shape {shape}; expected (pieces, tokens), one or more of two or more"
+            )
 
     def outputs(self, model: nn.Module) -> Tensor:
         """Return the mean over the tokens of each piece but the first, in nats: (pieces,) float64."""
@@ -81,7 +93,7 @@ class Classification:
     """Lines as a classifier takes them, with their classes; without, those of the model in FP32 count.
 
     Raises:
-        ArgumentError: classes of another number of lines.
+        ArgumentError: no line, or classes of another number of lines.
     """
 
     lines: Sequence[Batch]
@@ -90,7 +102,9 @@ class Classification:
     resolution: float = 100.0  # of one line, in percent
 
     def __post_init__(self) -> None:
-        """Raise unless each line has a class, or none has."""
+        """Raise unless there are lines, and each has a class, or none has."""
+        if not self.lines:
+            raise ArgumentError("no lines to evaluate; expected one or more")
         if self.labels is not None and len(self.labels) != len(self.lines):
             raise ArgumentError(
                 f"{len(self.labels)} classes of {len(self.lines)} lines; expected one for each line, or None"
@@ -168,7 +182,7 @@ def compare_text_model(
         if given not in names:
             raise ArgumentError(f"{what}={given!r} is not one of {', '.join(names)}")
     advance = progress or _silent
-    with torch.no_grad(), _evaluated(model):
+    with evaluated(model):
         wide = evaluation.outputs(model)
         if not bool(torch.isfinite(wide).all()):
             raise DataError(f"{name} gives NaN or infinity on the data before anything is rounded")
@@ -180,18 +194,6 @@ def compare_text_model(
             scores.append(_score(name, fmt, evaluation, weights, (outputs, wide), cast))
         advance(f"{name}: evaluating formats", len(fmts), len(fmts))
     return tuple(scores)
-
-
-@contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
-    """Set a model to eval mode, and each module back: dropout would be taken for what a format loses."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _score(

@@ -16,7 +16,7 @@ from fewbits.errors import ArgumentError
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.left_wide import LeftWide
 from fewbits.recipes.recipe import OPERANDS, Recipe
-from fewbits.tensor.buffers import buffers_kept
+from fewbits.tensor.evaluation import buffers_kept
 
 # Layers that have not all operands; a scalar slope has none.
 _ONLY: dict[type[nn.Module], tuple[str, ...]] = {

@@ -20,7 +20,7 @@ from fewbits.sparsity import channel_rules
 from fewbits.sparsity.channels import Axes, Axis
 from fewbits.sparsity.layers import reduction_axes
 from fewbits.sparsity.permutation import ColumnOrder, find_order
-from fewbits.tensor.buffers import buffers_kept
+from fewbits.tensor.evaluation import buffers_kept, evaluated
 from fewbits.tensor.memory import overlap, unready
 
 
@@ -99,7 +99,7 @@ def permute(
     chosen = read(pattern)
     selection = Selection.of(include, exclude, dict(model.named_modules(remove_duplicate=False)))
     inputs = example_inputs if isinstance(example_inputs, tuple) else (example_inputs,)
-    with _evaluated(model):
+    with evaluated(model):
         axes, tensors = _traced(model, inputs)
         before = _outputs(model, inputs)
         jobs, left = _jobs(axes, _wanted(model, axes, selection), tensors, chosen)
@@ -115,18 +115,6 @@ def permute(
                     " were; permute those parts of the model that are plain"
                 )
     return PermuteReport(str(chosen), tuple(permuted.values()), tuple(left.items()), change)
-
-
-@contextmanager
-def _evaluated(model: nn.Module) -> Iterator[None]:
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        with torch.no_grad():
-            yield
-    finally:
-        for module in training:
-            module.training = True
 
 
 def _outputs(model: nn.Module, inputs: tuple[object, ...]) -> list[torch.Tensor]:

@@ -12,6 +12,7 @@ from torch.utils.data import Sampler
 
 from fewbits.errors import ArgumentError, DataError
 from fewbits.recipes.rounding import joint_seed
+from fewbits.tensor.evaluation import evaluated
 from fewbits.tensor.inputs import is_count
 
 
@@ -166,22 +167,17 @@ def loss_scores(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> T
 def _scored(
     model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]], score: Callable[[Tensor, Tensor], Tensor]
 ) -> Tensor:
-    training, found = {module: module.training for module in model.modules()}, []
-    model.eval()
-    try:
-        with torch.no_grad():
-            for inputs, labels in batches:
-                logits = model(inputs)
-                if logits.ndim != 2 or labels.shape != logits.shape[:1]:
-                    raise DataError(
-                        f"logits of shape {tuple(logits.shape)} and labels of {tuple(labels.shape)}; expected"
-                        " (n, classes) and (n,): write scores of your own for another kind of model"
-                    )
-                _check_labels(labels, logits.shape[1])
-                found.append(score(logits.float(), labels).cpu())
-    finally:
-        for module, was in training.items():  # some may have been in eval mode, as frozen norms are
-            module.training = was
+    found = []
+    with evaluated(model):
+        for inputs, labels in batches:
+            logits = model(inputs)
+            if logits.ndim != 2 or labels.shape != logits.shape[:1]:
+                raise DataError(
+                    f"logits of shape {tuple(logits.shape)} and labels of {tuple(labels.shape)}; expected"
+                    " (n, classes) and (n,): write scores of your own for another kind of model"
+                )
+            _check_labels(labels, logits.shape[1])
+            found.append(score(logits.float(), labels).cpu())
     if not found:
         raise DataError("there is no batch to score; give all samples of the data set in its order")
     return torch.cat(found)

@@ -1,4 +1,4 @@
-"""A model's buffers while it runs only to be looked at: some average, count or fill a cache as they run."""
+"""A model that runs only to be looked at: without dropout, its modes and buffers given back."""
 
 from __future__ import annotations
 
@@ -12,8 +12,24 @@ from fewbits.tensor.memory import overlap, valueless
 
 
 @contextmanager
+def evaluated(model: nn.Module) -> Iterator[None]:
+    """Set a model to eval mode, without gradients, and each module back: some may have been in that mode."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        with torch.no_grad():
+            yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+@contextmanager
 def buffers_kept(model: nn.Module) -> Iterator[None]:
-    """Give a model back the buffers that it has now and their values; what has not changed is not written."""
+    """Give a model back the buffers that it has now and their values; what has not changed is not written.
+
+    Some average, count or fill a cache as they run, whatever their mode.
+    """
     owned = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
     held = {id(b): (b, b.clone()) for _, _, b in owned if _can_change(b)}
     try:

@@ -1,4 +1,4 @@
-"""Buffers of every kind have their values, and their bits, after a run that was only looked at."""
+"""Modes, and buffers of every kind with their bits, are as they were after a run that was only looked at."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 import fewbits as fb
-from fewbits.tensor.buffers import buffers_kept
+from fewbits.tensor.evaluation import buffers_kept, evaluated
 
 
 def holder(**buffers: Tensor | None) -> nn.Module:
@@ -117,3 +117,18 @@ def test_one_buffer_of_two_modules_is_given_back_to_both() -> None:
         model[1].held = torch.ones(2)
     assert all(part._buffers["held"] is shared for part in model)
     assert torch.equal(shared, torch.zeros(2))
+
+
+def test_each_module_has_its_mode_again() -> None:
+    model = nn.Sequential(nn.Dropout(), nn.BatchNorm1d(4).eval(), nn.Linear(4, 4))
+
+    def failed() -> None:
+        with evaluated(model):
+            assert not torch.is_grad_enabled()
+            assert not any(m.training for m in model.modules())
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        failed()
+    assert torch.is_grad_enabled()
+    assert [m.training for m in model.modules()] == [True, True, False, True]
