@@ -15,6 +15,7 @@ from fewbits.errors import ArgumentError
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import products
 from fewbits.kernels.bits.options import Choices
+from fewbits.kernels.ops.backends import force_backend
 
 # torch scripts a few of its own formulas when forward mode is first used.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
@@ -210,3 +211,31 @@ def test_a_product_that_rounds_takes_a_batch_as_one_more_axis() -> None:
         return ops.rounded_product(row, w, formats, (Choices(), Choices()))
 
     torch.testing.assert_close(vmap(product)(x), torch.stack([product(one) for one in x]))
+
+
+@pytest.fixture(params=["native", "portable"])
+def _each_backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    force_backend(request.param)
+    yield
+    force_backend(None)
+
+
+W = torch.randn(6, 64, generator=torch.Generator().manual_seed(3))
+RESULTS: dict[str, Function] = {
+    **{name: partial(rounded, name=name) for name in FORMATS},
+    "one value": lambda x: rounded(x[0, 0], "fp8_e4m3"),
+    "vectors": lambda x: fb.matvec(fb.quantize(W, "mxfp4"), x),
+    "vectors in eight bits": lambda x: fb.matvec(fb.quantize(W, "mxfp4"), x, activation="int8_32"),
+    "integers": lambda x: fb.matvec(fb.quantize(W, "ternary_channel"), x, activation="int8_channel"),
+    "additions": lambda x: ops.addition_product(x, W.t()),
+    "rounded": lambda x: fb.matmul(x, W.t(), "mxfp4"),
+}
+
+
+@pytest.mark.usefixtures("_each_backend")
+@pytest.mark.parametrize("name", RESULTS)
+def test_results_may_change_in_place(name: str) -> None:
+    x = torch.randn(3, 64, requires_grad=True)
+    (once,) = torch.autograd.grad(RESULTS[name](x).sum(), x)
+    (twice,) = torch.autograd.grad(RESULTS[name](x).mul_(2).sum(), x)
+    assert torch.equal(twice, 2 * once)

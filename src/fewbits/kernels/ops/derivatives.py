@@ -42,8 +42,7 @@ def derive(
         def forward(keys: torch._C.DispatchKeySet, *args: Any) -> torch.Tensor:
             # What lies below is torch.func's next level, which differentiates too, or the kernel itself.
             with torch._C._AutoDispatchBelowAutograd(), torch.enable_grad(), _set_fwd_grad_enabled(True):
-                y: torch.Tensor = op.redispatch(keys & torch._C._after_autograd_keyset, *args)
-                return y
+                return apart(op.redispatch(keys & torch._C._after_autograd_keyset, *args))
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
@@ -68,3 +67,14 @@ def derive(
             return y
 
     library.impl(name, differentiable, "Autograd", with_keyset=True)
+
+
+def apart(y: torch.Tensor) -> torch.Tensor:
+    """Return ``y``, if it is the view of what a kernel made on its way, as a tensor of its own.
+
+    Autograd lets nobody change a view in place that was made within a function.
+    """
+    if torch._C._functorch.is_functorch_wrapped_tensor(y) or not y._is_view():
+        return y
+    own: torch.Tensor = torch.ops.aten._unsafe_view(y, y.shape)
+    return own
