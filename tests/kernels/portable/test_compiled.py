@@ -1,11 +1,13 @@
 """Compiled without a break, the plain operations give the bits that they give when they run one by one."""
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch._inductor.utils import run_and_get_code
+from torch.func import grad, jvp, vmap
 
 import fewbits as fb
 from fewbits.formats import Format, parse
@@ -15,6 +17,9 @@ from tests import cases
 from tests.kernels.portable.compiling import inductor_loads
 from tests.kernels.portable.conversions import as_bytes, differing
 from tests.kernels.portable.test_quantize import FORMATS, inputs
+
+# torch scripts a few of its own formulas when forward mode is first used.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning")
 
 
 @pytest.fixture(autouse=True)
@@ -232,3 +237,53 @@ def test_a_graph_refuses_nan(name: str) -> None:
         for each in (rounded, lambda x, f=function: f(x, name, nonfinite="raise")):
             with pytest.raises(fb.DataError, match="the array holds 1 NaN and 0 infinities"):
                 each(damaged)
+
+
+def test_one_graph_draws_by_every_seed() -> None:
+    graphs = []
+
+    def count(graph: torch.fx.GraphModule, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    def both(x: torch.Tensor, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        given: Any = {"rounding": "stochastic", "generator": seed}
+        return fb.fake_quantize(x, "mxfp4", **given), fb.quantize(x, "int8_channel", **given).codes + 0
+
+    drawn = torch.compile(both, fullgraph=True, backend=count)
+    x = torch.randn(3, 40)
+    for seed in (1, 2, 3, 2**62 + 5, 0):
+        found = drawn(x, seed)
+        force_backend("native")
+        assert all(map(torch.equal, found, both(x, seed)))
+        force_backend("portable")
+    assert len(graphs) <= 4  # of one seed, of any, and of 0 and 1, which torch makes constants
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "block(element=fp4_e2m1,scale=e8m0,size=tensor)"])
+def test_transforms_within_a_graph_pass_straight_through(name: str) -> None:
+    x, along = torch.randn(2, 40), torch.randn(2, 40)
+    rounded = partial(fb.fake_quantize, format=name)
+    force_backend("native")
+    y, each = rounded(x), torch.stack([rounded(row) for row in x])
+    force_backend("portable")
+
+    def derivatives(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        def loss(x: torch.Tensor) -> torch.Tensor:
+            return (rounded(x) ** 2).sum()
+
+        return grad(loss)(x), jvp(rounded, (x,), (along,))[1], vmap(rounded)(x), vmap(grad(loss))(x)
+
+    found = torch.compile(derivatives, fullgraph=True, backend="eager")(x)
+    assert all(map(torch.equal, found, (2 * y, along, each, 2 * each)))
+
+
+def test_what_a_graph_rounds_may_change_in_place() -> None:
+    x = torch.randn(4, 64, requires_grad=True)
+    within = torch.compile(
+        lambda x: fb.fake_quantize(x, "mxfp4").mul_(3), fullgraph=True, backend="aot_eager"
+    )
+    behind = torch.compile(lambda x: fb.fake_quantize(x, "mxfp4"), fullgraph=True, backend="aot_eager")
+    for y in (within(x), behind(x).mul_(3)):
+        (found,) = torch.autograd.grad(y.sum(), x)
+        assert (found == 3).all()

@@ -57,11 +57,16 @@ class Options:
 read_format = lru_cache(maxsize=256)(parse)  # operators and plans of kernels take formats as text
 
 
-@lru_cache(maxsize=256)
 def read_options(text: str, seed: int) -> Options:
-    """Return the options of :attr:`Options.text`."""
+    """Return the options of :attr:`Options.text`; in a graph the seed may be a symbol."""
+    chosen = _read_options(text)
+    return chosen if type(seed) is int and not seed else replace(chosen, seed=seed)
+
+
+@lru_cache(maxsize=256)  # without the seed: symbols cannot be hashed
+def _read_options(text: str) -> Options:
     rounding, scale_rule, overflow, nonfinite, zero_block, random_bits = text.split(",")
-    return Options(rounding, scale_rule, overflow, nonfinite, zero_block, int(random_bits), seed)
+    return Options(rounding, scale_rule, overflow, nonfinite, zero_block, int(random_bits))
 
 
 def has_scale_rule(format: Format) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +18,7 @@ from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices, Options, decide, read_format, read_options
 from fewbits.kernels.ops import at_once, by_triton
 from fewbits.kernels.ops.backends import active_backend, is_native
-from fewbits.kernels.ops.derivatives import derive
+from fewbits.kernels.ops.derivatives import apart, derive
 from fewbits.kernels.ops.direct import is_ordinary, is_recorded
 from fewbits.kernels.ops.library import LIBRARY, define
 from fewbits.kernels.ops.memory import empty
@@ -94,16 +94,17 @@ def _each_alone(
     format: str,
     options: str,
     *rest: Any,
+    operator: Callable[..., torch.Tensor] = torch.ops.fewbits.fake_quantize,
 ) -> tuple[torch.Tensor, int]:
     """Round each item of a batch as if it were alone."""
     assert in_dims[0] is not None
     batch = x.movedim(in_dims[0], 0)
     alone = shares_scale(read_format(format), "tensor") or read_options(options, 0).rounding == "stochastic"
     if alone and len(batch):
-        each = [torch.ops.fewbits.fake_quantize(one, axis, format, options, *rest) for one in batch]
+        each = [operator(one, axis, format, options, *rest) for one in batch]
         return torch.stack(each), 0
     lines = batch if batch.ndim > 1 else batch.unsqueeze(1)  # of single values
-    return torch.ops.fewbits.fake_quantize(lines, axis + 1, format, options, *rest).view_as(batch), 0
+    return operator(lines, axis + 1, format, options, *rest).view_as(batch), 0
 
 
 torch.library.register_vmap("fewbits::fake_quantize", _each_alone, lib=LIBRARY)
@@ -301,16 +302,28 @@ class _StraightThrough(torch.autograd.Function):
     """Rounding by plain operations of torch, whose gradient passes straight through."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, *args: Any) -> torch.Tensor:
-        ctx.others = (None,) * len(args)
-        axis, format, options, seed, amax = args
+    def forward(
+        x: torch.Tensor, axis: int, format: str, options: str, seed: int, amax: float | None
+    ) -> torch.Tensor:
         chosen = read_options(options, seed)
         y = portable.fake_quantize(x, read_format(format), axis, chosen, amax)
-        return y if chosen.nonfinite != "raise" else torch.where(_finite(x, format), y, torch.nan)
+        return apart(y) if chosen.nonfinite != "raise" else torch.where(_finite(x, format), y, torch.nan)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+        ctx.others = (None,) * (len(inputs) - 1)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return gradient, *ctx.others
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: Any) -> torch.Tensor:
+        return _tangent(ctx, tangent)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Sequence[int | None], *args: Any) -> tuple[torch.Tensor, int]:
+        return _each_alone(info, in_dims, *args, operator=_fused_fake_quantize)
 
 
 def _fused_fake_quantize(x: torch.Tensor, *args: Any) -> torch.Tensor:
