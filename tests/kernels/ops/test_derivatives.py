@@ -239,3 +239,15 @@ def test_results_may_change_in_place(name: str) -> None:
     (once,) = torch.autograd.grad(RESULTS[name](x).sum(), x)
     (twice,) = torch.autograd.grad(RESULTS[name](x).mul_(2).sum(), x)
     assert torch.equal(twice, 2 * once)
+
+
+@pytest.mark.usefixtures("_each_backend")
+@pytest.mark.parametrize("name", ["vectors", "vectors in eight bits", "integers"])
+def test_vectors_may_change_once_they_are_multiplied_by_packed_weights(name: str) -> None:
+    x = torch.randn(3, 64, requires_grad=True)
+    given = x * 1.0
+    y = RESULTS[name](given)
+    given.add_(1)  # as a residual connection does
+    (found,) = torch.autograd.grad(y.sum(), x)
+    weight = fb.fake_quantize(W, "ternary_channel" if name == "integers" else "mxfp4")
+    torch.testing.assert_close(found, weight.sum(0).expand(3, 64))

@@ -22,7 +22,7 @@ def derive(
     backward: Callable[..., tuple[torch.Tensor | None, ...]],
     jvp: Callable[..., torch.Tensor | None],
     *,
-    keeps: bool = False,
+    keeps: int | None = None,
 ) -> None:
     """Give the operator ``name`` of a library its derivatives.
 
@@ -32,8 +32,9 @@ def derive(
         tensors: how many of its arguments, the first ones, are tensors.
         backward: from a context and the gradient of the result to those of these arguments.
         jvp: from a context and the tangents of these arguments, None where there is none, to the result's.
-        keeps: whether both ask the context for these arguments, as ``saved_tensors``. It always has those
-            after them, as ``others``.
+        keeps: both ask the context for these arguments from this one on, as ``saved_tensors``; None for none
+            of them. What is left out may change in place afterwards, and nothing holds its memory. The
+            context always has the shape of the first one, as ``shape``, and what follows them, as ``others``.
     """
     op = getattr(getattr(torch.ops, library.ns), name).default
 
@@ -46,10 +47,10 @@ def derive(
 
         @staticmethod
         def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-            ctx.others = inputs[tensors + 1 :]
-            if keeps:
-                ctx.save_for_backward(*inputs[1 : tensors + 1])
-                ctx.save_for_forward(*inputs[1 : tensors + 1])
+            ctx.shape, ctx.others = inputs[1].shape, inputs[tensors + 1 :]
+            if keeps is not None:
+                ctx.save_for_backward(*inputs[1 + keeps : tensors + 1])
+                ctx.save_for_forward(*inputs[1 + keeps : tensors + 1])
 
         @staticmethod
         def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:

@@ -50,24 +50,24 @@ define(_plane_product, _empty_rows)
 
 
 def _gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    return by_torch.product(gradient, _weight(ctx)), None, None
+    return by_torch.product(gradient, _weight(ctx, gradient.dtype)), None, None
 
 
 def _tangent(ctx: Any, tangent: torch.Tensor | None, *_: Any) -> torch.Tensor | None:
-    return None if tangent is None else by_torch.product(tangent, _weight(ctx).t())
+    return None if tangent is None else by_torch.product(tangent, _weight(ctx, tangent.dtype).t())
 
 
-def _weight(ctx: Any) -> torch.Tensor:
-    x, codes, scales = ctx.saved_tensors
+def _weight(ctx: Any, dtype: torch.dtype) -> torch.Tensor:
+    codes, scales = ctx.saved_tensors
     lines, format, _ = ctx.others
     weight: torch.Tensor = torch.ops.fewbits.dequantize(
-        codes, scales, None, None, format, (lines, x.shape[-1]), 1, x.dtype
+        codes, scales, None, None, format, (lines, ctx.shape[-1]), 1, dtype
     )
     return weight
 
 
 # The rounding of x passes derivatives on as they are.
-derive(LIBRARY, "plane_product", 3, _gradients, _tangent, keeps=True)
+derive(LIBRARY, "plane_product", 3, _gradients, _tangent, keeps=1)
 torch.library.register_vmap(
     "fewbits::plane_product", rows_of_a_batch(torch.ops.fewbits.plane_product), lib=LIBRARY
 )

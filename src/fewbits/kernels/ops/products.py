@@ -83,21 +83,20 @@ define(_gemv, _empty_rows)
 
 
 def _gemv_gradients(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    x, codes, *shared = ctx.saved_tensors
+    codes, *shared = ctx.saved_tensors
     format, sparsity, lines = ctx.others
-    n = x.shape[-1]
+    n = ctx.shape[-1]
     if sparsity is not None:
         codes = torch.ops.fewbits.expand(codes, format, n, sparsity)
-    weight = torch.ops.fewbits.dequantize(codes, *shared, format, (lines, n), 1, x.dtype)
+    weight = torch.ops.fewbits.dequantize(codes, *shared, format, (lines, n), 1, gradient.dtype)
     return by_torch.product(gradient, weight), None, None, None, None
 
 
 def _gemv_tangent(ctx: Any, tangent: torch.Tensor | None, *_: Any) -> torch.Tensor | None:
-    _, *parts = ctx.saved_tensors
-    return None if tangent is None else torch.ops.fewbits.gemv(tangent, *parts, *ctx.others)
+    return None if tangent is None else torch.ops.fewbits.gemv(tangent, *ctx.saved_tensors, *ctx.others)
 
 
-derive(LIBRARY, "gemv", 5, _gemv_gradients, _gemv_tangent, keeps=True)
+derive(LIBRARY, "gemv", 5, _gemv_gradients, _gemv_tangent, keeps=1)
 
 
 def rows_of_a_batch(operator: Callable[..., torch.Tensor]) -> Callable[..., tuple[torch.Tensor, int]]:
@@ -175,7 +174,7 @@ def _gemv_int8(
 
 define(_gemv_int8, _empty_rows)
 # The rounding of x passes derivatives on as they are.
-derive(LIBRARY, "gemv_int8", 5, _gemv_gradients, _gemv_tangent, keeps=True)
+derive(LIBRARY, "gemv_int8", 5, _gemv_gradients, _gemv_tangent, keeps=1)
 torch.library.register_vmap("fewbits::gemv_int8", rows_of_a_batch(torch.ops.fewbits.gemv_int8), lib=LIBRARY)
 
 
@@ -222,7 +221,7 @@ def _product_tangent(ctx: Any, of_a: torch.Tensor | None, of_b: torch.Tensor | N
     return left + right
 
 
-derive(LIBRARY, "bfloat16_product", 2, _product_gradients, _product_tangent, keeps=True)
+derive(LIBRARY, "bfloat16_product", 2, _product_gradients, _product_tangent, keeps=0)
 
 
 def bfloat16_product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -319,7 +318,7 @@ def _each_rounded(
     return torch.ops.fewbits.rounded_product(of_a, of_b, *rest), 0
 
 
-derive(LIBRARY, "rounded_product", 2, _rounded_gradients, _rounded_tangent, keeps=True)
+derive(LIBRARY, "rounded_product", 2, _rounded_gradients, _rounded_tangent, keeps=0)
 torch.library.register_vmap("fewbits::rounded_product", _each_rounded, lib=LIBRARY)
 
 
@@ -411,5 +410,5 @@ def _each_added(
 
 
 define(_addition_product, _empty_product)
-derive(LIBRARY, "addition_product", 2, _addition_gradients, _addition_tangent, keeps=True)
+derive(LIBRARY, "addition_product", 2, _addition_gradients, _addition_tangent, keeps=0)
 torch.library.register_vmap("fewbits::addition_product", _each_added, lib=LIBRARY)
