@@ -116,3 +116,31 @@ def test_a_tally_of_nothing_and_of_zeros() -> None:
 def test_a_scale_of_the_whole_tensor_is_that_of_every_piece(name: str, amax: float | None) -> None:
     for dtype in (np.float32, np.float64):
         assert agree(cases.blocks(700, 160, seed=7).astype(dtype), parse(name), 1, amax=amax)
+
+
+@pytest.mark.parametrize("rule", ["absmean", "twn"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_a_mean_of_the_whole_tensor_is_that_of_all_its_values(rule: str, dtype: Any) -> None:
+    x = np.random.default_rng(8).standard_normal((700, 160)).astype(dtype)
+    magnitude = np.abs(x.astype(float))
+    if rule == "absmean":
+        scale = np.float32(magnitude.mean())
+        y = scale * np.clip(np.rint(widened(x) / scale), -1, 1)
+    else:
+        beyond = magnitude > 0.7 * magnitude.mean()
+        scale = np.float32(magnitude[beyond].mean())
+        y = scale * np.sign(x) * beyond
+    fmt = parse("ternary_tensor")
+    found = kernels.tally(x, fmt, 1, kernels.options(fmt, scale_rule=rule))
+    assert same(found, plainly(widened(x), y, np.asarray(scale, float)))
+
+
+@pytest.mark.parametrize("name", ["mxfp4", "int8_tensor", "posit8_1"])
+def test_each_value_draws_by_its_place_in_the_whole_array(name: str) -> None:
+    fmt = parse(name)
+    for shape, axis in (((700, 160), 1), ((700, 160), 0), ((3, 4, 50), 1), ((), 0)):
+        x = np.asarray(np.random.default_rng(9).standard_normal(shape), np.float32)
+        chosen = kernels.options(fmt, rounding="stochastic", seed=7)
+        y = kernels.fake_quantize(x, fmt, axis, chosen)
+        wanted = plainly(x, y, kernels.limits(x, fmt, axis, chosen))
+        assert same(kernels.tally(x, fmt, axis, chosen), wanted), (shape, axis)

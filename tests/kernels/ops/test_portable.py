@@ -226,6 +226,26 @@ def test_sums_of_errors_are_those_of_the_compiled_kernels(
     assert "tally" in forced
 
 
+@pytest.mark.usefixtures("forced")
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("ternary_tensor", {"scale_rule": "absmean"}),
+        ("ternary_tensor", {"scale_rule": "twn"}),
+        ("mxfp4", {"rounding": "stochastic", "seed": 5}),
+        ("posit8_1", {"rounding": "stochastic", "seed": 5}),
+    ],
+)
+def test_sums_of_what_the_whole_tensor_decides_are_those_of_the_compiled_kernels(
+    name: str, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fewbits.kernels.arrays.tally.PIECE", 1000)
+    fmt, x = parse(name), (normal(40 * 70).reshape(40, 70) * 8).round() / 8  # sums of eighths are exact
+    for axis in (0, 1):
+        chosen = kernels.options(fmt, **given)
+        assert repr(ops.tally(x, fmt, axis, chosen)) == repr(kernels.tally(array(x), fmt, axis, chosen))
+
+
 @pytest.mark.parametrize("name", ["mxfp4", "nvfp4", "int8_tensor", "fp16", "posit8_1", "mx6"])
 def test_sums_of_what_is_not_finite_or_not_single_are_those_of_the_compiled_kernels(
     forced: list[str], name: str, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from fewbits.kernels.arrays.values import largest_finite
 from fewbits.kernels.bits.error_sums import ErrorSums, part_of
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.reals import widened, without_infinity
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 
 Array = NDArray[Any]
 
@@ -29,13 +30,21 @@ def tally(x: Array, format: Format, axis: int, chosen: Options, amax: float | No
     """
     if not x.size:
         return ErrorSums()
-    lines = np.moveaxis(x, axis, -1) if x.ndim else x.reshape(1)
-    lines = np.ascontiguousarray(lines).reshape(-1, lines.shape[-1])
+    lines = _lines(x, axis)
+    if chosen.rounding == "stochastic":  # a draw belongs to the place of a value in the whole array
+        drawn = _lines(fake_quantize(_given(x, chosen), format, axis, chosen, amax), axis)
+        return _in_one(lines, drawn, format, chosen, amax)
     if native.supports_tally(format, chosen, x.dtype):
         found = native.tally(lines, format, chosen, amax, threads=threads())
         if found is not None:
             return found
     return _in_steps(lines, format, chosen, amax)
+
+
+def _lines(x: Array, axis: int) -> Array:
+    """Return the lines of ``x`` along ``axis``, (lines, n) in C order."""
+    lines = np.moveaxis(x, axis, -1) if x.ndim else x.reshape(1)
+    return np.ascontiguousarray(lines).reshape(-1, lines.shape[-1])
 
 
 def added_at_once(
@@ -64,15 +73,25 @@ def _in_steps(x: Array, format: Format, chosen: Options, amax: float | None) -> 
     """Round, find the limits, and compare: what the compiled kernel does at once."""
     step, sums = max(1, PIECE // x.shape[1]), ErrorSums()
     if amax is None and shares_scale(format, "tensor"):
-        # A NaN or infinity anywhere may decide the scale of the tensor, so it is not processed in pieces.
+        # A NaN or infinity anywhere may decide the scale of the tensor, and all values decide a mean: then it
+        # is not processed in pieces.
         most, is_finite = largest_finite(x)
-        amax, step = (most, step) if is_finite else (None, len(x))
+        whole = not is_finite or chosen.scale_rule in MEAN_RULES
+        amax, step = (None, len(x)) if whole else (most, step)
     for start in range(0, len(x), step):
         piece = x[start : start + step]
-        given = without_infinity(piece) if chosen.nonfinite == "saturate" else widened(piece)
-        rounded = fake_quantize(given, format, 1, chosen, amax)
-        sums = sums.add(tally_values(widened(piece), rounded, limits(piece, format, 1, chosen, amax)))
+        rounded = fake_quantize(_given(piece, chosen), format, 1, chosen, amax)
+        sums = sums.add(_in_one(piece, rounded, format, chosen, amax))
     return sums
+
+
+def _in_one(x: Array, rounded: Array, format: Format, chosen: Options, amax: float | None) -> ErrorSums:
+    return tally_values(widened(x), rounded, limits(x, format, 1, chosen, amax))
+
+
+def _given(x: Array, chosen: Options) -> Array:
+    """Return ``x`` as it is rounded; an infinity counts as the largest value of its own dtype."""
+    return without_infinity(x) if chosen.nonfinite == "saturate" else widened(x)
 
 
 def tally_values(x: Array, y: Array, limits: Array | float) -> ErrorSums:

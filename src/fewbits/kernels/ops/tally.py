@@ -10,6 +10,7 @@ from fewbits.kernels import exact_arithmetic, portable
 from fewbits.kernels.arrays import tally as arrays
 from fewbits.kernels.bits.error_sums import MOST_TOGETHER, ErrorSums
 from fewbits.kernels.bits.options import Options
+from fewbits.kernels.bits.scale_rules import MEAN_RULES
 from fewbits.kernels.ops.backends import is_native
 from fewbits.kernels.ops.tensors import NUMPY, array, values
 from fewbits.kernels.portable.values.packing import pack
@@ -37,10 +38,17 @@ def tally(x: torch.Tensor, format: Format, axis: int, chosen: Options) -> ErrorS
     if not x.numel():
         return ErrorSums()
     own = x.detach() if x.dtype in NUMPY else x.detach().float()
-    lines = (own.movedim(axis, -1) if x.ndim else own.reshape(1)).contiguous()
-    lines = lines.reshape(lines.shape[:-1].numel(), lines.shape[-1])
     with exact_arithmetic():
-        return _added(lines, format, chosen)
+        if chosen.rounding == "stochastic":  # a draw belongs to the place of a value in the whole tensor
+            drawn = _lines(_rounded(_given(own, chosen), axis, format, chosen, None), axis)
+            return _in_one(_lines(own, axis), drawn, format, chosen, None)
+        return _added(_lines(own, axis), format, chosen)
+
+
+def _lines(x: torch.Tensor, axis: int) -> torch.Tensor:
+    """Return the lines of ``x`` along ``axis``, (lines, n) in C order."""
+    lines = (x.movedim(axis, -1) if x.ndim else x.reshape(1)).contiguous()
+    return lines.reshape(lines.shape[:-1].numel(), lines.shape[-1])
 
 
 def _added(lines: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
@@ -50,7 +58,7 @@ def _added(lines: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
         return _in_steps(lines, format, chosen)
     shape, part = order
     wide = lines.float()
-    rounded, limits = _rounded(wide, format, chosen, None), _limits(wide, format, chosen, None)
+    rounded, limits = _rounded(wide, 1, format, chosen, None), _limits(wide, format, chosen, None)
     return _sums(wide, rounded, limits, shape, part)
 
 
@@ -58,22 +66,36 @@ def _in_steps(x: torch.Tensor, format: Format, chosen: Options) -> ErrorSums:
     """Round, find the limits, and compare, piece by piece: kernels/arrays/tally.py has the order."""
     amax, step, sums = None, max(1, arrays.PIECE // x.shape[1]), ErrorSums()
     if shares_scale(format, "tensor"):
-        # A NaN or infinity anywhere may decide the scale of the tensor, so it is not processed in pieces.
+        # A NaN or infinity anywhere may decide the scale of the tensor, and all values decide a mean: then it
+        # is not processed in pieces.
         most, is_finite = portable.largest_finite(x)
-        amax, step = (float(most), step) if is_finite else (None, len(x))
+        whole = not is_finite or chosen.scale_rule in MEAN_RULES
+        amax, step = (None, len(x)) if whole else (float(most), step)
     for piece in x.split(step):
-        wide = piece if piece.dtype == torch.float64 else piece.float()
-        given = wide
-        if chosen.nonfinite == "saturate":
-            top = torch.finfo(x.dtype).max
-            given = wide.nan_to_num(0.0, top, -top)
-        rounded, limits = (f(given, format, chosen, amax) for f in (_rounded, _limits))
-        sums = sums.add(_sums(wide, rounded, limits, (1, wide.numel()), MOST_TOGETHER))
+        rounded = _rounded(_given(piece, chosen), 1, format, chosen, amax)
+        sums = sums.add(_in_one(piece, rounded, format, chosen, amax))
     return sums
 
 
-def _rounded(x: torch.Tensor, format: Format, chosen: Options, amax: float | None) -> torch.Tensor:
-    y: torch.Tensor = torch.ops.fewbits.fake_quantize(x, 1, format.grammar, chosen.text, chosen.seed, amax)
+def _in_one(
+    x: torch.Tensor, rounded: torch.Tensor, format: Format, chosen: Options, amax: float | None
+) -> ErrorSums:
+    limits = _limits(_given(x, chosen), format, chosen, amax)
+    return _sums(_wide(x), rounded, limits, (1, x.numel()), MOST_TOGETHER)
+
+
+def _wide(x: torch.Tensor) -> torch.Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+def _given(x: torch.Tensor, chosen: Options) -> torch.Tensor:
+    """Return ``x`` as it is rounded; an infinity counts as the largest value of its own dtype."""
+    top = torch.finfo(x.dtype).max
+    return _wide(x).nan_to_num(0.0, top, -top) if chosen.nonfinite == "saturate" else _wide(x)
+
+
+def _rounded(x: torch.Tensor, axis: int, format: Format, chosen: Options, amax: float | None) -> torch.Tensor:
+    y: torch.Tensor = torch.ops.fewbits.fake_quantize(x, axis, format.grammar, chosen.text, chosen.seed, amax)
     return y
 
 
