@@ -16,7 +16,7 @@ def empty(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
 
     Small pages, which PyTorch's own tensors have, take up to ten times as long to get as to write.
     """
-    return in_huge_pages(torch.empty(shape, dtype=dtype))
+    return in_huge_pages(torch.empty(shape, dtype=dtype, device="cpu"))  # whatever torch takes by default
 
 
 def in_huge_pages(y: torch.Tensor) -> torch.Tensor:

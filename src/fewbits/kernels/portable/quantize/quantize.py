@@ -202,7 +202,7 @@ def _finite_bits(x: Tensor, chosen: Options) -> Tensor:
     if chosen.nonfinite != "saturate":
         return bits
     magnitude = bits & layout.magnitude
-    most = int(bits_of(torch.tensor(torch.finfo(x.dtype).max, dtype=x.dtype)))
+    most = int(bits_of(torch.tensor(torch.finfo(x.dtype).max, dtype=x.dtype, device="cpu")))
     return torch.where(magnitude > layout.infinity, 0, magnitude.clamp(max=most) | bits & layout.sign)
 
 
