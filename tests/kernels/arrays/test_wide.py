@@ -1,11 +1,13 @@
 """float64 rounded by the kernels of float32 is what the definition makes of it, bit for bit."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import fewbits as fb
 from fewbits import kernels
 from fewbits.formats import Format, parse
 from fewbits.kernels import reference
@@ -59,6 +61,27 @@ def test_every_scale_rule_sees_the_bits_that_were_cut_off(name: str, rule: str) 
     found = fake_quantize_wide(x, fmt, chosen, None)
     assert found is not None
     assert found.tobytes() == defined(x, fmt, chosen, None).tobytes()
+
+
+@pytest.mark.parametrize("m", [3, 4, 5])
+def test_oas_steps_where_it_should_between_two_floats(m: int) -> None:
+    fmt = parse(f"block(element=float(e=4,m={m},special=fn),scale=e8m0,size=32)")
+    top = 2 - Fraction(2, 2**m)
+    step = 2 * top * Fraction(511, 512) * (2 - Fraction(1, 2 ** (m + 1))) / (4 - Fraction(2, 2**m))
+    for units in range(-64, 64):
+        largest = float(step) + units * 2.0**-28  # a float32 is 32 of them wide
+        scale = 2.0 ** ((Fraction(largest) >= step) - 8)
+        x = np.zeros(32)
+        x[:3] = largest, scale * fmt.element.smallest_subnormal, -scale * fmt.element.smallest_subnormal * 0.4
+        y = fb.fake_quantize(x, fmt, scale_rule="oas")
+        assert (y[1:3] == [x[1], 0]).all(), units  # twice the scale loses the former, half keeps the latter
+
+
+def test_a_largest_magnitude_beyond_float32_chooses_the_largest_scale() -> None:
+    fmt = "block(element=fp4_e2m1,scale=e8m0,size=tensor)"
+    for amax in (2.0**129, 1e300):
+        y = fb.fake_quantize(np.array([1.0, -1.0, 0.0]), fmt, amax=amax, rounding="up")
+        assert y.tolist() == [2.0**126, 0, 0]  # half of 2^127
 
 
 @pytest.mark.parametrize(

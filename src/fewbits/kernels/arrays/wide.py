@@ -9,6 +9,7 @@ IEEE Transactions on Computers 57, 2008, theorem 1).
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from fewbits.formats import Format, parse
 from fewbits.kernels import native, reference
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.bits.options import Options, options
-from fewbits.kernels.bits.scale_rules import MEAN_RULES
+from fewbits.kernels.bits.scale_rules import MEAN_RULES, SCALE_RULES
 
 Array = NDArray[Any]
 Reals = NDArray[np.float64]
@@ -59,6 +60,10 @@ def fake_quantize_wide(x: Reals, format: Format, chosen: Options, amax: float | 
     if is_single:
         return x.astype(np.float32).astype(np.float64)
     if scales is None or scales.power_of_two:
+        if not _sees_step(format, chosen.scale_rule) or not (
+            amax is None or amax == 0 or _LEAST <= amax <= _MOST
+        ):
+            return None
         whole = None if amax is None else float(odd(np.array([amax]))[0])
         return _rounded(odd(x), format, chosen, whole)
     # A quotient by a real scale is one of float64. Beyond the ends of the element it does not matter how far.
@@ -79,6 +84,13 @@ def _is_coarse(format: Format) -> bool:
     # Elements times scales must not leave the range either; without scales that of the values says enough.
     near = element.finest_step >= 2.0**-40 and element.emax <= 40
     return few_bits and (near or format.groups.scales is None)
+
+
+@lru_cache(maxsize=256)
+def _sees_step(format: Format, rule: str) -> bool:
+    """Return whether rounding to odd leaves a value on its side of a rule's step: of ``oas`` not always."""
+    step = SCALE_RULES[rule](format.element).step
+    return format.groups.scales is None or (step * 2**_MOST_BITS).denominator == 1
 
 
 def _rounded(x: Singles, format: Format, chosen: Options, amax: float | None) -> Reals | None:
