@@ -50,6 +50,9 @@ def test_an_unknown_isa_is_refused_and_changes_nothing() -> None:
         ArgumentError, match=r"force_isa asks for avx9, which is not one of .*baseline; use one of"
     ):
         native.force_isa("avx9")
+    for none in ("", 512):
+        with pytest.raises(ArgumentError, match=f"force_isa asks for {none!r}; use one of .* or None"):
+            native.force_isa(none)  # type: ignore[arg-type]  # the error is about that
     assert native.active_isa() == "baseline"
 
 

@@ -34,8 +34,13 @@ def force_isa(name: str | None) -> None:
     """Use the instruction set ``name`` in this process from now on; None restores the automatic choice.
 
     Raises:
-        ArgumentError: this build or this CPU does not support it; the choice is unchanged.
+        ArgumentError: it is no name, or this build or this CPU does not support it; the choice is unchanged.
     """
+    if name is not None and not (isinstance(name, str) and name):
+        raise ArgumentError(
+            f"force_isa asks for {name!r}; use one of {', '.join(available_isas())}, or None for the best of"
+            " them"
+        )
     try:
         _native.force_isa(name)
     except ValueError as error:
