@@ -11,7 +11,7 @@ import torch
 
 import fewbits as fb
 from fewbits.formats import values
-from fewbits.kernels import exact_arithmetic
+from fewbits.kernels import exact_arithmetic, force_backend, ops
 from fewbits.kernels.arrays import lent
 from fewbits.kernels.native.jobs.kernel_format import kernel_format
 from fewbits.kernels.native.jobs.plan import plan, reading_plan
@@ -105,3 +105,15 @@ def test_a_thread_that_flushes_gives_the_results_of_one_that_does_not() -> None:
 
     with ThreadPoolExecutor(1) as other:
         assert other.submit(flushed).result() == results(x, "int8_channel")
+
+
+@pytest.mark.parametrize("backend", ["native", "portable"])
+def test_the_largest_magnitude_may_be_subnormal(backend: str) -> None:
+    x = torch.tensor([2.0**-140, -(2.0**-139), 0])
+    force_backend(backend)
+    try:
+        with flushing():
+            found = ops.largest_finite(x)
+    finally:
+        force_backend(None)
+    assert found == (2.0**-139, True)

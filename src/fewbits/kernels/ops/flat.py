@@ -70,8 +70,9 @@ def largest_finite(x: torch.Tensor) -> tuple[float, bool]:
     """
     _check("x", x, _VALUES)
     if not is_native(x):
-        largest, is_finite = portable.largest_finite(x)
-        found = torch.stack((largest.float(), is_finite.float())).cpu().tolist()
+        with exact_arithmetic():
+            largest, is_finite = portable.largest_finite(x)
+            found = torch.stack((largest.float(), is_finite.float())).cpu().tolist()
         return found[0], bool(found[1])
     return values.largest_finite(array(x)) if x.numel() else (0.0, True)
 
