@@ -571,3 +571,10 @@ def test_out_that_has_no_plain_memory_is_refused() -> None:
         call = fb.quantize if isinstance(out, fb.NarrowTensor) else fb.fake_quantize
         with pytest.raises(ArgumentError, match="inside of a transform of"):
             torch.func.grad(lambda x, call=call, out=out: call(x, "mxfp4", out=out).sum())(torch.ones(4))
+
+
+def test_a_wrong_out_is_named_without_its_values() -> None:
+    x = torch.randn(3, 64)
+    for wrong in (x, x.numpy(), 3):
+        with pytest.raises(ArgumentError, match=r"^out is a (Tensor|ndarray|int); expected a NarrowTensor"):
+            fb.quantize(x, "mxfp4", out=wrong)  # type: ignore[arg-type]  # the error is about that

@@ -113,8 +113,11 @@ def check_out(out: Any, x: Any, format: Format, axis: int) -> None:
             their codes.
     """
     if not _is_like(out, x) or (out.format, out.axis) != (format, axis):
+        named = (
+            repr(out) if isinstance(out, NarrowTensor) else f"a {type(out).__name__}"
+        )  # without its values
         raise ArgumentError(
-            f"out is {out!r}; expected a NarrowTensor as an earlier call returned it for {format}, shape "
+            f"out is {named}; expected a NarrowTensor as an earlier call returned it for {format}, shape "
             f"{tuple(x.shape)}, axis={axis} and {x.dtype}, or leave it out"
         )
     given = [p for p in out.pieces if p is not None]
