@@ -36,7 +36,8 @@ def force_isa(name: str | None) -> None:
     Raises:
         ArgumentError: it is no name, or this build or this CPU does not support it; the choice is unchanged.
     """
-    if name is not None and not (isinstance(name, str) and name):
+    given: object = name  # a user may pass anything
+    if given is not None and not (isinstance(given, str) and given):
         raise ArgumentError(
             f"force_isa asks for {name!r}; use one of {', '.join(available_isas())}, or None for the best of"
             " them"
