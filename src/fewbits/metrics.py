@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from fewbits import kernels
 from fewbits.errors import ArgumentError
 from fewbits.formats import Bdr, Format, parse
+from fewbits.kernels.bits.axes import checked_axis
 from fewbits.records import Error
-from fewbits.tensor.arrays import checked_axis, is_narrow, is_torch, opened, widened
+from fewbits.tensor.arrays import is_narrow, is_torch, opened, widened
 from fewbits.tensor.inputs import check_values
 from fewbits.typing import AnyArray
 

@@ -19,9 +19,9 @@ from fewbits.jax.numbers import Numbers, constant, from_floats, largest_finite, 
 from fewbits.jax.packing import pack
 from fewbits.jax.scales import Scales, multiplied, scaled, significand_bits
 from fewbits.jax.varying import alike
+from fewbits.kernels.bits.axes import checked_axis
 from fewbits.kernels.bits.options import Choices, Options, decide
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
-from fewbits.tensor.arrays import checked_axis
 
 _DTYPES = (np.dtype(np.float32), np.dtype(jnp.bfloat16), np.dtype(np.float16))
 

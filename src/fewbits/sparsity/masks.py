@@ -11,7 +11,7 @@ import torch
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Pattern
 from fewbits.formats import pattern as read
-from fewbits.tensor.arrays import checked_axis
+from fewbits.kernels.bits.axes import checked_axis
 
 SEARCHES = ("greedy", "optimal")
 _LARGEST_OPTIMAL = 4  # side of a tile: 4:8 has 1.2e11 patterns

@@ -13,12 +13,12 @@ from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import Format
 from fewbits.graphs import constant_in_graphs
 from fewbits.kernels.arrays import conversions
+from fewbits.kernels.bits.axes import checked_axis
 from fewbits.kernels.bits.options import Choices, decide
 from fewbits.tensor import inputs
 from fewbits.tensor.arrays import (
     changing,
     check_like,
-    checked_axis,
     checked_out,
     is_narrow,
     is_torch,

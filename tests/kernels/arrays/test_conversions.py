@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fewbits import kernels
+from fewbits.errors import ArgumentError
 from fewbits.formats import Element, parse
 from fewbits.kernels.arrays import conversions
 from tests import cases
@@ -99,3 +100,15 @@ def test_limits_bound_every_result_and_tell_saturated_values(fmt: cases.Format) 
         if fmt.element.min == -fmt.element.max:
             assert np.all(np.abs(y) <= largest * (1 + 2.0**-20))
     assert kernels.limits(np.array(3.0, np.float32), fmt, 0, chosen).shape == ()
+
+
+@pytest.mark.parametrize("axis", [2, -3, 5, True])
+def test_an_axis_that_is_none_is_refused_by_all(axis: int) -> None:
+    fmt = parse("mxfp4")
+    x, chosen = np.ones((3, 40), np.float32), kernels.options(fmt)
+    q = kernels.quantize(x, fmt, 1, chosen)
+    for function in (kernels.quantize, kernels.fake_quantize, kernels.limits, kernels.tally):
+        with pytest.raises(ArgumentError, match=rf"^axis={axis} is (out of range|not an integer)"):
+            function(x, fmt, axis, chosen)
+    with pytest.raises(ArgumentError, match=rf"^axis={axis} is (out of range|not an integer)"):
+        kernels.dequantize(q, fmt, (3, 40), axis, np.float32)

@@ -20,6 +20,7 @@ from fewbits.kernels.arrays.mean_scales import coded, round_by_mean, values_of
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import largest
 from fewbits.kernels.arrays.wide import fake_quantize_wide
+from fewbits.kernels.bits.axes import checked_axis
 from fewbits.kernels.bits.layout import Packed, empty, packed, unpacked
 from fewbits.kernels.bits.memory import empty_aligned
 from fewbits.kernels.bits.options import Options, options
@@ -39,8 +40,12 @@ def quantize(
     """Return packed codes and scales with the block axis last; see :func:`reference.quantize`.
 
     ``out``, if given, has parts of the right shapes in C order, which are overwritten with the result.
+
+    Raises:
+        ArgumentError: x has no such axis.
+        DataError: x holds NaN or infinity, which the options refuse.
     """
-    axis = _front(axis, x.ndim)
+    axis = checked_axis(axis, x.ndim)
     if x.size and native.supports(format, chosen, x.dtype):
         whole = empty(format, x.shape, axis) if out is None else out
         nonfinite = native.quantize(x, whole, format, axis, chosen, amax, threads=threads())
@@ -70,8 +75,12 @@ def dequantize(
     dtype: npt.DTypeLike,
     out: Array | None = None,
 ) -> Array:
-    """Return the values of ``q`` in a new array of ``shape``, or in ``out``."""
-    dtype, axis = np.dtype(dtype), _front(axis, len(shape))
+    """Return the values of ``q`` in a new array of ``shape``, or in ``out``.
+
+    Raises:
+        ArgumentError: the shape has no such axis.
+    """
+    dtype, axis = np.dtype(dtype), checked_axis(axis, len(shape))
     whole = empty_aligned(shape, dtype) if out is None else out
     if whole.size and native.supports(format, options(format), dtype):
         native.dequantize(q, whole, format, axis, threads=threads())
@@ -89,8 +98,12 @@ def fake_quantize(
     """Return ``x`` rounded to ``format``: the values of :func:`quantize`, in x's type and shape.
 
     ``out``, if given, is an array of that type and shape in C order that does not overlap x.
+
+    Raises:
+        ArgumentError: x has no such axis.
+        DataError: x holds NaN or infinity, which the options refuse.
     """
-    axis = _front(axis, x.ndim)
+    axis = checked_axis(axis, x.ndim)
     whole = empty_aligned(x.shape, x.dtype) if out is None else out
     if x.size and native.supports(format, chosen, x.dtype):
         _, nonfinite = native.fake_quantize(x, whole, format, axis, chosen, amax, threads=threads())
@@ -121,13 +134,15 @@ def fake_quantize_at_once(
 
 @exact_arithmetic()
 def limits(x: Array, format: Format, axis: int, chosen: Options, amax: float | None = None) -> Array:
-    """Return the largest magnitude each value could have kept, broadcastable to ``x``."""
+    """Return the largest magnitude each value could have kept, broadcastable to ``x``.
+
+    Raises:
+        ArgumentError: x has no such axis.
+        DataError: x holds NaN or infinity, which the options refuse.
+    """
+    axis = checked_axis(axis, x.ndim)
     found = reference.limits(_last(_finite(x, chosen), axis), format, chosen, amax)
     return np.moveaxis(found, -1, axis) if x.ndim else found.reshape(())
-
-
-def _front(axis: int, ndim: int) -> int:
-    return axis % ndim if ndim else 0
 
 
 def _by_definition(x: Array, format: Format, axis: int, chosen: Options, amax: float | None) -> Array:

@@ -12,6 +12,7 @@ from fewbits.kernels import native
 from fewbits.kernels.arrays.conversions import fake_quantize, limits
 from fewbits.kernels.arrays.threads import threads
 from fewbits.kernels.arrays.values import largest_finite
+from fewbits.kernels.bits.axes import checked_axis
 from fewbits.kernels.bits.error_sums import ErrorSums, part_of
 from fewbits.kernels.bits.options import Options
 from fewbits.kernels.bits.reals import widened, without_infinity
@@ -27,7 +28,12 @@ def tally(x: Array, format: Format, axis: int, chosen: Options, amax: float | No
     """Return what :func:`fewbits.kernels.fake_quantize` does to ``x``, without keeping what it gives.
 
     Values of 16 bits are measured against their results in float32. Those that are not finite count as zeros.
+
+    Raises:
+        ArgumentError: x has no such axis.
+        DataError: x holds NaN or infinity, which the options refuse.
     """
+    axis = checked_axis(axis, x.ndim)
     if not x.size:
         return ErrorSums()
     lines = _lines(x, axis)

@@ -15,9 +15,9 @@ from fewbits.formats import Format, parse, shares_scale
 from fewbits.formats.pattern import Pattern, pattern
 from fewbits.kernels import ops
 from fewbits.kernels.arrays import nm
+from fewbits.kernels.bits.axes import checked_axis
 from fewbits.kernels.bits.layout import Parts, layout, unpacked
 from fewbits.kernels.ops import tensors
-from fewbits.tensor.arrays import checked_axis
 from fewbits.tensor.narrow.registry import matmul, run
 from fewbits.tensor.narrow.sealed import Sealed, sealed
 from fewbits.typing import AnyArray

@@ -6,7 +6,7 @@ import torch
 
 from fewbits.errors import ArgumentError, DTypeError
 from fewbits.formats import CATALOGUE, Format, parse
-from fewbits.tensor.arrays import checked_axis
+from fewbits.kernels.bits.axes import checked_axis
 from fewbits.tensor.narrow.tensor import NarrowTensor
 
 _NAMES = {
