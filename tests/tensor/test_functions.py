@@ -577,4 +577,4 @@ def test_a_wrong_out_is_named_without_its_values() -> None:
     x = torch.randn(3, 64)
     for wrong in (x, x.numpy(), 3):
         with pytest.raises(ArgumentError, match=r"^out is a (Tensor|ndarray|int); expected a NarrowTensor"):
-            fb.quantize(x, "mxfp4", out=wrong)  # type: ignore[arg-type]  # the error is about that
+            fb.quantize(x, "mxfp4", out=wrong)

@@ -52,7 +52,7 @@ def test_an_unknown_isa_is_refused_and_changes_nothing() -> None:
         native.force_isa("avx9")
     for none in ("", 512):
         with pytest.raises(ArgumentError, match=f"force_isa asks for {none!r}; use one of .* or None"):
-            native.force_isa(none)  # type: ignore[arg-type]  # the error is about that
+            native.force_isa(none)
     assert native.active_isa() == "baseline"
 
 
