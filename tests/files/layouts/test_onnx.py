@@ -196,6 +196,25 @@ def test_rows_that_end_within_a_byte_come_back(tmp_path: Path, layout: Any, rows
             np.testing.assert_array_equal(initializers(tmp_path / "back.onnx")["w"], expected)
 
 
+@pytest.mark.parametrize(("fmt", "shape"), [("mxfp4", (8, 4, 32)), ("nvfp4", (8, 1, 16))])
+def test_a_kernel_of_one_axis_that_is_as_long_as_a_block_keeps_its_axes(
+    tmp_path: Path, fmt: Any, shape: Any
+) -> None:
+    """Its codes then have its shape already, so that no Reshape behind them says it."""
+    x = normal(*shape)
+    node = helper.make_node("Conv", ["x", "w"], ["y"])
+    image = helper.make_tensor_value_info("x", 1, [2, shape[1], 64])
+    y = helper.make_tensor_value_info("y", 1, None)
+    graph = helper.make_graph([node], "one", [image], [y], [numpy_helper.from_array(x, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)]), tmp_path / "w.onnx")
+    file = written(tmp_path / "w.onnx", tmp_path, fmt, "onnxruntime")
+    assert "Reshape" not in {node.op_type for node in onnx.load(file).graph.node}
+    restore(file, tmp_path / "back.onnx")
+    expected = fb.quantize(torch.from_numpy(x).reshape(8, -1), fmt).dequantize().numpy().reshape(shape)
+    np.testing.assert_array_equal(initializers(tmp_path / "back.onnx")["w"], expected)
+    assert [t.shape for t in inspect(file).tensors if t.tensor == "w"] == [shape]
+
+
 @pytest.mark.parametrize("dtype", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
 @pytest.mark.parametrize("layout", ["onnx", "onnxruntime"])
 def test_half_precision_stays_half_precision(tmp_path: Path, dtype: Any, layout: Any) -> None:
@@ -615,6 +634,10 @@ def test_numbers_that_a_model_holds_one_by_one_are_read_and_written(tmp_path: Pa
         (
             {"format": "int8_256"},
             "'down' has sums of 96 values, and int8_256 in layout='onnx' takes multiples of 256",
+        ),
+        (
+            {"format": "int8_256", "layout": "onnxruntime"},
+            "int8_256 in layout='onnxruntime' takes multiples of 256",
         ),
         ({"pattern": "2:4"}, "`pattern` does nothing for layout='onnx'"),
         ({"destination": "narrow"}, "is no .onnx file by its name"),

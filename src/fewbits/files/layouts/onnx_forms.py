@@ -123,9 +123,10 @@ class _Writer:
         self.row = self.matrix[self.axis]
         size = format.size
         if isinstance(size, int) and self.row % size:
+            layout = "onnxruntime" if for_runtime else "onnx"
             raise ArgumentError(
-                f"{weight.name!r:.200} has sums of {self.row} values, and {format.name:.100} in layout='onnx'"
-                f" takes multiples of {size}; name it in `exclude`"
+                f"{weight.name!r:.200} has sums of {self.row} values, and {format.name:.100} in"
+                f" layout={layout!r} takes multiples of {size}; name it in `exclude`"
             )
         self.size = size if isinstance(size, int) else self.row
         # One scale for each row of a matrix: DequantizeLinear has a form of its own for it.

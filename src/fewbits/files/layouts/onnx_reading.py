@@ -275,7 +275,7 @@ def _split(codes: tuple[int, ...], scales: tuple[int, ...]) -> _Blocks | None:
         return None
     at = differ[0]
     matrix = (*codes[: at - 1], codes[at - 1] * codes[at], *codes[at + 1 :])
-    return _Blocks(matrix, at - 1, codes[at], matrix)
+    return _Blocks(matrix, at - 1, codes[at], codes)  # the axes of the codes, unless a Reshape is behind them
 
 
 def _grouped(blocks: _Blocks) -> tuple[int, ...]:
