@@ -118,6 +118,30 @@ OTHERS = {  # what is held otherwise than in the file, or read by no product
     },
     "WhisperForConditionalGeneration": ENCODER
     | {"max_source_positions": 50, "max_target_positions": 64, "pad_token_id": 0},
+    "HubertModel": TWO  # a kernel of three axes under a norm of weights
+    | {"intermediate_size": 96, "conv_dim": (16,), "conv_kernel": (4,), "conv_stride": (4,)}
+    | {"num_feat_extract_layers": 1, "num_conv_pos_embeddings": 32, "num_conv_pos_embedding_groups": 4},
+    "MoonshineModel": {  # a kernel as long as a row of a matrix
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "vocab_size": 100,
+        "encoder_num_hidden_layers": 1,
+        "encoder_num_attention_heads": 4,
+        "encoder_num_key_value_heads": 4,
+        "decoder_num_hidden_layers": 1,
+        "decoder_num_attention_heads": 4,
+        "decoder_num_key_value_heads": 4,
+    },
+    "ReformerModel": {  # positions of three axes
+        "hidden_size": 64,
+        "num_attention_heads": 4,
+        "attention_head_size": 16,
+        "feed_forward_size": 96,
+        "vocab_size": 100,
+        "attn_layers": ["local"],
+        "axial_pos_shape": (4, 8),
+        "axial_pos_embds_dim": (32, 32),
+    },
 }
 
 
@@ -137,6 +161,8 @@ def test_models_of_other_parts_answer_as_what_was_cast_back(kind: str, tmp_path:
         "TableTransformerModel": {"pixel_values": torch.ones(1, 3, 32, 32)},
         "ProphetNet": {"input_ids": IDS, "decoder_input_ids": IDS},
         "Whisper": {"input_features": torch.ones(1, 80, 100), "decoder_input_ids": IDS},
+        "HubertModel": {"input_values": torch.ones(1, 160)},
+        "MoonshineModel": {"input_values": torch.ones(1, 1600), "decoder_input_ids": IDS[:1]},
     }.get(kind.partition("For")[0], {"input_ids": IDS})
     for found in (fb.load(tmp_path / "narrow"), of.from_pretrained(tmp_path / "narrow")):
         held: Any = found

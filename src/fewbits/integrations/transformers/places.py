@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from torch import nn
+from torch.nn.utils.parametrize import ParametrizationList
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
@@ -10,6 +11,8 @@ from fewbits.files.places import Place
 from fewbits.tensor import NarrowTensor
 
 _PRODUCTS = (nn.Linear, Conv1D)  # take a packed weight as it lies
+# What computes with the values of tensors of three axes: kernels, norms of weights, positions.
+_VALUES = (nn.Conv1d, nn.ConvTranspose1d, ParametrizationList, nn.ParameterList)
 _FEW_ROWS = 1 << 14  # of tables that need little memory; those of tokens have more
 
 
@@ -28,6 +31,8 @@ def stays_packed(model: PreTrainedModel, place: Place) -> bool:
         return True
     own = owner._parameters.get(leaf)
     if place.pattern is not None or own is None or module.endswith("embed_positions"):
+        return False
+    if isinstance(owner, _VALUES):
         return False
     if isinstance(owner, nn.Embedding):
         return own.shape[0] > _FEW_ROWS or _embeds_tokens(model, owner)
