@@ -479,6 +479,44 @@ def test_a_copy_of_a_model_computes_the_same_and_keeps_its_values() -> None:
     assert not torch.equal(model(x), before)
 
 
+class Sequence(nn.Module):
+    """A recurrent layer, all of it trained or its biases alone."""
+
+    def __init__(self, kind: type[nn.RNNBase], matrices: bool) -> None:
+        super().__init__()
+        self.layer, self.last = kind(16, 137), nn.Linear(137, 3)
+        for name, p in self.layer.named_parameters():
+            p.requires_grad_(matrices or "bias" in name)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layer(x)[0])
+
+
+@pytest.mark.parametrize("matrices", [True, False])
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+def test_recurrent_layers_list_no_weights_between_steps_and_are_copied(
+    kind: type[nn.RNNBase], matrices: bool
+) -> None:
+    model, x = Sequence(kind, matrices), torch.randn(5, 2, 16)
+    optimizer = DropBack(model, 50, lr=0.1)
+    sizes = {p.numel() for p in Sequence(kind, matrices).layer.parameters() if p.requires_grad}
+
+    def listed() -> list[Tensor]:
+        gc.collect()
+        return [t for t in gc.get_objects() if type(t) in (Tensor, nn.Parameter) and t.numel() in sizes]
+
+    assert not listed()  # what the layer was made with is gone
+    model(x).square().sum().backward()
+    optimizer.step()
+    assert not listed()
+    twin, before = copy.deepcopy(model), model(x).detach()
+    assert torch.equal(twin(x), before)
+    model(x).square().sum().backward()
+    optimizer.step()
+    assert torch.equal(twin(x), before)
+    assert not torch.equal(model(x), before)
+
+
 def test_a_copy_of_model_and_optimizer_trains_on_as_they_do() -> None:
     model, optimizer, x = some()
     model(x).sum().backward()  # a copy between the gradient and its step has the gradient too

@@ -132,8 +132,10 @@ def regenerate(
         module._parameters[name] = anchor
         parametrize.register_parametrization(module, name, _Regenerated(source, place), unsafe=True)
         anchors.append(module.parametrizations[name].original)  # type: ignore[union-attr,index]  # a ParametrizationList
-        if len(place.shape) > 1 and _can_run_again(module):
+        recurrent = isinstance(module, nn.RNNBase)
+        if (len(place.shape) > 1 or recurrent) and _can_run_again(module):
             _run_again(type(module))
+        _drop_flat_weights(module)
     return anchors
 
 
@@ -149,12 +151,24 @@ def _run_again(kind: type[nn.Module]) -> None:
     forward: Callable[..., Any] = kind.forward
     random = not any(forward is known.forward for known in _WITHOUT_DRAWS)
 
+    def run(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return forward(self, *args, **kwargs)
+        finally:
+            _drop_flat_weights(self)
+
     def run_again(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled():
-            return forward(self, *args, **kwargs)
-        return checkpoint(forward, self, *args, use_reentrant=False, preserve_rng_state=random, **kwargs)
+            return run(self, *args, **kwargs)
+        return checkpoint(run, self, *args, use_reentrant=False, preserve_rng_state=random, **kwargs)
 
     kind.forward = run_again
+
+
+def _drop_flat_weights(module: nn.Module) -> None:
+    """Drop the weights that a recurrent layer lists beside its parameters; its forward lists them anew."""
+    if isinstance(module, nn.RNNBase):
+        module._flat_weights = [None] * len(module._flat_weights)
 
 
 def is_regenerated(model: nn.Module) -> bool:
