@@ -322,6 +322,40 @@ def _last(function: Callable[[torch.Tensor], torch.Tensor], *shape: int) -> Grap
     return graph
 
 
+def _written(values: torch.Tensor) -> torch.Tensor:
+    values.clamp_(max=1.0)
+    return values * 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda y: _written(y.sort(-1).values),
+        lambda y: _written(y.max(0, keepdim=True)[0]),
+        lambda y: y + _written(y.clone()),
+        lambda y: y + _written(y.repeat(1, 1)),
+        lambda y: y + _written(y.repeat_interleave(1, 1)),
+    ],
+    ids=["sort", "max", "clone", "repeat", "interleave"],
+)
+def test_one_of_several_results_and_a_copy_are_written_into_as_tensors_of_their_own(
+    function: Callable[[torch.Tensor], torch.Tensor],
+) -> None:
+    graph = _last(function, 8)
+    assert not graph.warnings
+    assert "unknown" not in {layer.kind for layer in graph.layers}
+
+
+def test_a_part_of_one_of_several_results_is_a_part() -> None:
+    def of_the_largest(y: torch.Tensor) -> torch.Tensor:
+        values = y.topk(3, -1).values
+        values[:, :2].mul_(2)
+        return values * 2
+
+    assert "part of a tensor" in _last(of_the_largest, 8).warnings[0]
+    assert "part of a tensor" in _last(lambda y: _written(y.view(-1)) + y.sum(), 8).warnings[0]
+
+
 @pytest.mark.parametrize(
     ("function", "output", "free"),
     [

@@ -503,7 +503,8 @@ def test_an_executable_plan_of_what_no_split_runs_is_refused_before_it_is_made()
     ):
         with pytest.raises(ArgumentError, match="writes into a part of a tensor"):
             plan(Then(write), inputs, devices=4, memory=math.inf, executable=True)
-    assert plan(Then(lambda x: x.mul_(2)), inputs, devices=4, memory=math.inf, executable=True).layers
+    for write in (lambda x: x.mul_(2), lambda x: x + x.clone().mul_(2), lambda x: x.sort(-1).values.mul_(2)):
+        assert plan(Then(write), inputs, devices=4, memory=math.inf, executable=True).layers
     recurrent = nn.Sequential(nn.LSTM(32, 32, 2, dropout=0.5), Then(lambda x: x[0]))
     with pytest.raises(ArgumentError, match="draws values at random"):
         plan(recurrent, (torch.zeros(4, 8, 32),), devices=4, memory=math.inf, executable=True)

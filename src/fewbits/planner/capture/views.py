@@ -103,6 +103,10 @@ VIEWS: dict[str, _View] = {
 }
 
 
+# Views that have memory of their own, whatever they are given.
+_COPIES = frozenset({"clone", "_to_copy", "lift_fresh_copy", "repeat", "repeat_interleave"})
+
+
 def is_view(node: Node, operation: str) -> bool:
     """Tell whether an operation makes no layer; dropping nothing out is one too."""
     if operation in {"dropout", "feature_dropout", "alpha_dropout"}:
@@ -111,10 +115,14 @@ def is_view(node: Node, operation: str) -> bool:
 
 
 def base_of(node: Node) -> Node:
-    """Return the tensor that a node is a view of."""
-    while node.target is getitem or (node.op == "call_function" and is_view(node, operation(node))):
-        node = node.all_input_nodes[0]
-    return node
+    """Return the tensor that a node is a view of; itself, where it is a copy or one of several results."""
+    while True:
+        made_by = node.all_input_nodes[0] if node.target is getitem else node
+        if made_by.op != "call_function" or not is_view(made_by, name := operation(made_by)):
+            return node
+        if name in _COPIES:
+            return node
+        node = made_by.all_input_nodes[0]
 
 
 def together(node: Node) -> bool:
