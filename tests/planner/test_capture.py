@@ -423,6 +423,15 @@ def test_an_einsum_without_its_result_is_a_product() -> None:
     assert "one FLOP for each value" in _last(lambda y: torch.cdist(y, y), 8).warnings[0]
 
 
+def test_an_einsum_of_several_operands_multiplies_two_at_a_time() -> None:
+    b, c = torch.zeros(4, 5), torch.zeros(5, 7)
+    chain = _last(lambda y: torch.einsum("ij,jk,kl->il", y, b, c), 8).layers[-1]
+    assert (chain.kind, chain.flops) == ("product", 2 * 8 * 4 * 5 + 2 * 8 * 5 * 7)
+    gates, experts = torch.zeros(8, 3), torch.zeros(3, 4, 5)
+    mixed = _last(lambda y: torch.einsum("bd,be,edf->bf", y, gates, experts), 8).layers[-1]
+    assert mixed.flops == 8 * 4 * 3 + 2 * 8 * 3 * 4 * 5  # the first two have nothing to sum
+
+
 def test_axes_of_one_value_are_no_dimensions_of_weights() -> None:
     class Gated(nn.Module):
         def __init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from torch.fx import Node
 
@@ -78,8 +78,19 @@ def einsum(node: Node) -> Draft | None:
         tuple(output),
         extents(node)[0],
     )
-    draft.flops *= max(1, len(letters) - 1)
+    if len(letters) > 2:
+        draft.flops = _two_at_a_time(letters, output, draft.extents)
     return draft
+
+
+def _two_at_a_time(letters: list[str], output: str, extents: Mapping[str, int]) -> float:
+    """Return the FLOP of operands that are multiplied from left to right, each with what came before it."""
+    held, flops = set(letters[0]), 0.0
+    for place, one in enumerate(letters[1:], 2):
+        space = held | set(one)
+        held = space & {*output, *"".join(letters[place:])}  # the others are summed
+        flops += (2.0 if held < space else 1.0) * math.prod(extents[letter] for letter in space)
+    return flops
 
 
 def aligned(shape: tuple[int, ...], dims: Names, whole: tuple[int, ...]) -> Names:
