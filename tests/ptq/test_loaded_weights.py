@@ -45,6 +45,13 @@ def folder_of(place: Path, kind: str) -> Path:
         config = llama()
         config.tie_word_embeddings = True
         model = transformers.LlamaForCausalLM(config)
+    elif kind == "gpt-oss":  # its attention has parameters of its own, read after those of its parts
+        sizes = llama().to_dict() | {"num_local_experts": 2, "num_experts_per_tok": 1, "head_dim": 16}
+        wanted = {k: v for k, v in sizes.items() if k not in ("model_type", "rope_parameters")}
+        model = transformers.GptOssForCausalLM(transformers.GptOssConfig(**wanted))
+        for name, p in model.named_parameters():
+            if "sinks" in name:
+                nn.init.normal_(p)
     else:
         model = transformers.GPT2LMHeadModel(
             transformers.GPT2Config(
@@ -74,7 +81,7 @@ def written(folder: Path) -> dict[str, bytes]:
 HOW = ["--format", "mxfp4", "--method", "gptq", "--include", "*.weight"]
 
 
-@pytest.mark.parametrize("kind", ["llama", "tied", "gpt2"])
+@pytest.mark.parametrize("kind", ["llama", "tied", "gpt2", "gpt-oss"])
 def test_the_bytes_are_those_of_the_whole_model(kind: str, tmp_path: Path, monkeypatch: Any) -> None:
     source = folder_of(tmp_path, kind)
     empty = empty_language_model(source)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ class LoadedWeights:
         self._empty: dict[nn.Module, dict[str, nn.Parameter]] = {}
         self._stored: dict[tuple[nn.Module, str], StoredTensor] = {}
         self._here: set[nn.Module] = set()
+        self._under_way: Counter[nn.Module] = Counter()  # calls that have not returned
         for module in model.modules():
             own = {name: p for name, p in module.named_parameters(recurse=False) if p.is_meta}
             if own:
@@ -62,16 +64,20 @@ class LoadedWeights:
             module._parameters[name] = nn.Parameter(values.to(empty.dtype), requires_grad=False)
             self._here.add(module)
 
-    def release(self, kept: Collection[nn.Module] = ()) -> None:
-        """Forget all parameters but those of some modules."""
-        for module in self._here - set(kept):
+    def release(self) -> None:
+        """Forget all parameters but those of modules whose part is being called, which go on after it."""
+        needed = {module for module in self._here if self._under_way[module] > 0 and any(module.children())}
+        self._forget(self._here - needed)
+
+    def _forget(self, modules: set[nn.Module]) -> None:
+        for module in self._here & modules:
             module._parameters.update(self._empty[module])
             self._here.remove(module)
 
     def choose(self, module: nn.Module, weight: Callable[[], Tensor]) -> None:
         """Give a module another weight from now on, which is read when it is called."""
         self._chosen[module] = weight
-        self.release(self._here - {module})
+        self._forget({module})
 
     def values(self) -> Iterator[tuple[str, Tensor]]:
         """Yield all parameters by name, one in memory at a time."""
@@ -79,11 +85,13 @@ class LoadedWeights:
             yield name, read(tensor)
 
     def _before(self, module: nn.Module, _: object) -> None:
+        self._under_way[module] += 1
         self.load(module)
 
     def _after(self, module: nn.Module, *_: object) -> None:
-        if self.at_once:
-            self.release(self._here - {module})
+        self._under_way[module] -= 1
+        if self.at_once and self._under_way[module] <= 0:
+            self._forget({module})
 
 
 def read(tensor: StoredTensor) -> Tensor:
