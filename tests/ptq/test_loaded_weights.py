@@ -203,17 +203,23 @@ def test_at_no_time_more_than_a_stage_and_its_neighbours_is_in_memory(
     assert WORDS * 64 <= most[0] <= WORDS * 64 + 2 * 96 * 64 + 4 * 64  # of 107 thousand values in all
 
 
+@pytest.mark.parametrize("what", ["values", "device"])
 def test_a_model_that_reads_weights_of_other_modules_is_loaded_whole(
-    tmp_path: Path, monkeypatch: Any
+    what: str, tmp_path: Path, monkeypatch: Any
 ) -> None:
     source = folder_of(tmp_path, "llama")
     real = transformers.LlamaForCausalLM.forward
 
     def forward(self: Any, *given: Any, **named: Any) -> Any:
+        if what == "device":  # an embedding on the CPU gives any numbers for places on the meta device
+            device = self.model.embed_tokens.weight.device
+            return real(self, *given, **named | {"input_ids": named["input_ids"].to(device)})
         result = real(self, *given, **named)
         result.logits = result.logits @ torch.eye(WORDS) + self.lm_head.weight.sum()
         return result
 
+    words = ["cast", str(source), str(tmp_path / "plain"), *HOW, *tokens(tmp_path)]
+    assert cli.run(words) == 0
     monkeypatch.setattr(transformers.LlamaForCausalLM, "forward", forward)
     wholes: list[bool] = []
     before = calibration._loaded
@@ -223,8 +229,10 @@ def test_a_model_that_reads_weights_of_other_modules_is_loaded_whole(
         return before(*given)
 
     monkeypatch.setattr(calibration, "_loaded", loaded)
-    assert cli.run(["cast", str(source), str(tmp_path / "n"), *HOW, *tokens(tmp_path)]) == 0
+    words[2] = str(tmp_path / "n")
+    assert cli.run(words) == 0
     assert wholes == [False, True]
+    assert written(tmp_path / "n") == written(tmp_path / "plain")  # no layer's input was changed
 
 
 def test_a_checkpoint_that_lacks_a_tensor_is_not_run_layer_by_layer(tmp_path: Path) -> None:

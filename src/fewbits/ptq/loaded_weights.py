@@ -5,10 +5,13 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from fewbits.errors import DataError
 from fewbits.files.checkpoint import StoredTensor, chunks
@@ -92,6 +95,28 @@ class LoadedWeights:
         self._under_way[module] -= 1
         if self.at_once and self._under_way[module] <= 0:
             self._forget({module})
+
+
+class NothingUnloaded(TorchDispatchMode):
+    """Refuses operations on the meta device, some of which give numbers for weights that are not there."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation.
+
+        Raises:
+            RuntimeError: it reads or makes a tensor on the meta device.
+        """
+        _check_loaded(func, (args, kwargs))
+        made = func(*args, **(kwargs or {}))
+        _check_loaded(func, made)
+        return made
+
+
+def _check_loaded(func: Any, values: object) -> None:
+    if any(isinstance(x, Tensor) and x.is_meta for x in tree_leaves(values)):
+        raise RuntimeError(f"{func} takes or makes a tensor on the device of a weight that is not loaded")
 
 
 def read(tensor: StoredTensor) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from itertools import chain
 from math import inf, nan
@@ -34,7 +35,7 @@ from fewbits.ptq.layers import (
     is_plain,
     product_layer,
 )
-from fewbits.ptq.loaded_weights import LoadedWeights, PartialLoadError
+from fewbits.ptq.loaded_weights import LoadedWeights, NothingUnloaded, PartialLoadError
 from fewbits.ptq.moments import Moments
 from fewbits.ptq.passes import Passes
 from fewbits.ptq.rotation import fold
@@ -221,7 +222,8 @@ class _Work:
         """Return the order in which data flows through the layers."""
         modules = {name: layer.module for name, layer in self.layers.items()}
         try:
-            found = stages(self.model, modules, self.batches[0])
+            with nullcontext() if self.weights is None else NothingUnloaded():  # type: ignore[no-untyped-call]  # torch gives a mode no types
+                found = stages(self.model, modules, self.batches[0])
         except (NotImplementedError, RuntimeError) as error:
             if self.weights is None:
                 raise
