@@ -237,6 +237,7 @@ def test_every_schedule_ends_sparse_and_says_how_masks_changed(schedule: Any, tm
         (["--task", "digits", "--pattern", "3:63"], "DigitModel has no layer to prune to 3:63"),
         (["--task", "digits", "model.safetensors"], "give a checkpoint of the same task, model and size"),
         (["--task", "digits", "--recipe", "mxfp5"], "the nearest are"),
+        (["--task", "digits", "--recipe", "none,fp32"], "'none,fp32' has none among recipes"),
         (["--task", "nothing"], "expected bytes, lstm, digits, faint, mnist10k, a text or MODULE:FUNCTION"),
     ],
 )

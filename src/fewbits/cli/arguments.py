@@ -200,6 +200,9 @@ def read_recipes(text: str | None, default: Sequence[str]) -> list[str]:
 
     >>> read_recipes("fp32,mx:weight=mxfp4,gradient=mxfp6_e3m2,mxfp6", [])
     ['fp32', 'mx:weight=mxfp4,gradient=mxfp6_e3m2', 'mxfp6']
+
+    Raises:
+        ArgumentError: "none" among others.
     """
     if text is None:
         return list(default)
@@ -209,7 +212,10 @@ def read_recipes(text: str | None, default: Sequence[str]) -> list[str]:
             recipes[-1] += f",{item}"
         else:
             recipes.append(item)
-    return [] if recipes == ["none"] else list(dict.fromkeys(recipes))
+    found = list(dict.fromkeys(recipes))
+    if "none" in found and len(found) > 1:
+        raise ArgumentError(f"{text!r:.200} has none among recipes, which stands for no recipe; leave it out")
+    return [] if found == ["none"] else found
 
 
 def read_codecs(text: str | None, default: Sequence[str]) -> list[str]:
