@@ -1,6 +1,7 @@
 """Convolutions, embeddings and bilinear layers: without rounding they are torch's."""
 
 import copy
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from torch import nn
 
 import fewbits as fb
 from fewbits.errors import ArgumentError
-from fewbits.nn import layer_precision, prepare
+from fewbits.nn import DotProductAttention, layer_precision, prepare
 from tests.nn.prepared_layers import narrowed
 
 # Torch's own, which the narrow layer is compared with, says so once.
@@ -274,3 +275,36 @@ def test_tied_weights_stay_tied(chosen: str) -> None:
     torch.optim.SGD(model.parameters(), 0.1).step()
     assert not torch.equal(model[0].weight, before)
     assert model[1].weight is model[0].weight
+
+
+LAYERS_WITHOUT_BIAS: list[tuple[Callable[[], nn.Module], tuple[int, ...]]] = [
+    (lambda: nn.Linear(8, 6, bias=False), (8,)),
+    (lambda: nn.Linear(8, 6, bias=False), (2, 3, 8)),
+    (lambda: nn.Conv1d(8, 6, 2, bias=False), (2, 8, 5)),
+    (lambda: nn.MultiheadAttention(8, 2, bias=False), (3, 2, 8)),
+    (DotProductAttention, (2, 3, 8)),
+]
+
+
+@pytest.mark.parametrize("chosen", ["mxfp8", "tf32", "add-multiply"])
+@pytest.mark.parametrize("transformed", [False, True])
+def test_what_a_layer_returns_may_be_changed_in_place(chosen: str, transformed: bool) -> None:
+    """As torch's own may; results are those of the same change in new memory."""
+    for make, size in LAYERS_WITHOUT_BIAS:
+        torch.manual_seed(0)
+        layer = prepare(nn.ModuleList([make()]), chosen)[0]
+        x, copies = torch.randn(size), 1 if isinstance(layer, (nn.Linear, nn.Conv1d)) else 3
+
+        def loss(x: torch.Tensor, in_place: bool, layer: nn.Module = layer, copies: int = copies) -> Any:
+            y = layer(*[x] * copies)
+            y = y[0] if isinstance(y, tuple) else y
+            y = y.mul_(3).relu_() if in_place else (y * 3).relu()
+            return y.float().square().sum()
+
+        if transformed:
+            found, wanted = (torch.func.grad(loss)(x, in_place) for in_place in (True, False))
+        else:
+            x.requires_grad_()
+            found, wanted = (torch.autograd.grad(loss(x, place), [x])[0] for place in (True, False))
+        assert wanted.any()
+        assert torch.equal(found, wanted)

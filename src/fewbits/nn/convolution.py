@@ -18,7 +18,7 @@ from fewbits.nn.convolution_by_addition import Geometry
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import converted, sum_dtype
 from fewbits.nn.saved_activations import Tensors, save_activation
-from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
+from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked, unviewed
 
 
 def convolution(
@@ -77,7 +77,7 @@ class _Convolution(torch.autograd.Function):
             b = _within_groups("forward_weight", weight, 0, geometry, precision)
         if precision.recipe.product == "add":
             size = _result(x, weight, geometry)
-            return by_addition.convolution(a.float(), b.float(), geometry, size).to(x.dtype)
+            return unviewed(by_addition.convolution(a.float(), b.float(), geometry, size).to(x.dtype))
         with no_autocast(x):
             dtype = sum_dtype(x.dtype)
             a, b = a.to(dtype), b.to(x.dtype).to(dtype)

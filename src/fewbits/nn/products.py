@@ -16,7 +16,7 @@ from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn.layer_precision import LayerPrecision, Operand, goes_by_panels
 from fewbits.nn.products_by_addition import product_by_addition
 from fewbits.nn.saved_activations import SavedActivation, Tensors, save_activation, save_beside_forward
-from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
+from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked, unviewed
 
 # Asked once: torch.compile cannot look into the question.
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
@@ -167,7 +167,7 @@ class _Linear(torch.autograd.Function):
         if saves and both is None:
             ctx.activation, saved = save_activation(x, "dw_activation", 0, rows.shape, precision)
         ctx.save_for_backward(weight, *saved)
-        return multiply(a, b.mT, precision).reshape(*x.shape[:-1], weight.shape[0])
+        return unviewed(multiply(a, b.mT, precision).reshape(*x.shape[:-1], weight.shape[0]))
 
     @staticmethod
     @differentiable(_of_linear)
@@ -221,7 +221,7 @@ class _Product(torch.autograd.Function):
             ctx.of_a, more = save_activation(a, "dw_activation", a.dim() - 2, a.shape, precision)
             saved += more
         ctx.save_for_backward(*saved)
-        return multiply(left, right, precision, lower=lower)
+        return unviewed(multiply(left, right, precision, lower=lower))
 
     @staticmethod
     @differentiable(_of_product)
