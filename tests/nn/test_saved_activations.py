@@ -167,5 +167,5 @@ def test_what_takes_no_less_room_packed_is_kept_as_it_is(format: str, saved: boo
     role = read_role_format(format)
     assert role is not None
     x = torch.zeros(4, 32, dtype=torch.bfloat16)
-    how = SavedActivation(None, "dw_activation", 1, x.shape, x.dtype, None, True)
+    how = SavedActivation(None, "dw_activation", role, 1, x.shape, x.dtype, None, True)
     assert _saves(x, role, how) is saved

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+import fewbits as fb
 from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.optim import AdamW
@@ -367,6 +369,44 @@ def test_weights_beyond_the_largest_promote_too_and_gradients_never_do() -> None
         model[1].weight.fill_(31.0)
     model(torch.zeros(10, 20))
     assert found.promoted == ["1"]
+
+
+@pytest.mark.parametrize("kind", [nn.Linear, nn.Conv1d])
+@pytest.mark.parametrize("packs", [True, False])
+def test_inputs_that_wait_for_the_backward_pass_keep_the_format_they_were_saved_in(
+    kind: Any, packs: bool
+) -> None:
+    """A layer that runs twice and is promoted by its second input, which is beyond the largest."""
+    torch.manual_seed(0)
+    layer = kind(64, 4, bias=False) if kind is nn.Linear else kind(64, 4, 1, bias=False)
+    model = prepare(nn.Sequential(layer), "assigned", pack_activations=packs)
+    found = schedule(model, "assigned", 50)
+    assert isinstance(found, Assigned)
+    rows = torch.randn(2, 33, 64) * torch.tensor([1.0, 1e3]).reshape(2, 1, 1)
+    inputs = rows if kind is nn.Linear else rows.unsqueeze(-1)
+    first, second = (model(x.requires_grad_() * 1) for x in inputs)
+    assert found.promoted == ["0"]
+    gradients = [torch.autograd.grad(y.sum(), [layer.weight])[0].reshape(4, 64) for y in (first, second)]
+    operand = recipe("assigned").dw_activation
+    for gradient, x, format in zip(gradients, rows, (str(operand), "fp16_e6m9"), strict=True):
+        # Of gradients that are all one, the sum over the batch of what was kept.
+        kept = fb.fake_quantize(x.detach().numpy(), format, axis=0, overflow="saturate")
+        wanted = torch.from_numpy(kept).double().sum(0).expand(4, -1)
+        torch.testing.assert_close(gradient.double(), wanted, rtol=1e-5, atol=1e-4)
+
+
+def test_a_promoted_convolution_is_recomputed_as_it_was() -> None:
+    gradients = []
+    for again in (False, True):
+        torch.manual_seed(0)
+        model = prepare(nn.Sequential(nn.Conv1d(8, 4, 1, bias=False)), "assigned")
+        found = schedule(model, "assigned", 50)
+        x = (1e3 * torch.randn(33, 8, 2)).requires_grad_() * 1
+        y = checkpoint(model, x, use_reentrant=False) if again else model(x)
+        gradients += torch.autograd.grad(y.sum(), list(model.parameters()))
+        assert isinstance(found, Assigned)
+        assert found.promoted == ["0"]
+    assert torch.equal(*gradients)
 
 
 def test_a_second_schedule_takes_the_place_of_the_first() -> None:

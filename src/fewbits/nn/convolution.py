@@ -66,15 +66,15 @@ class _Convolution(torch.autograd.Function):
         graded: bool,
     ) -> torch.Tensor:
         ctx.geometry, ctx.precision, ctx.size = geometry, precision, x.shape
-        saved: Tensors = ()
-        if graded and ctx.needs_input_grad[1]:
-            ctx.activation, saved = save_activation(x, "dw_activation", 0, x.shape, precision)
-        ctx.save_for_backward(weight, *saved)
         a = _within_groups("forward_activation", x, 1, geometry, precision)
         if geometry.longer is None:
             b = precision.round("forward_weight", weight, 1)
         else:
             b = _within_groups("forward_weight", weight, 0, geometry, precision)
+        saved: Tensors = ()
+        if graded and ctx.needs_input_grad[1]:  # now that who looks at operands may have changed the formats
+            ctx.activation, saved = save_activation(x, "dw_activation", 0, x.shape, precision)
+        ctx.save_for_backward(weight, *saved)
         if precision.recipe.product == "add":
             size = _result(x, weight, geometry)
             return unviewed(by_addition.convolution(a.float(), b.float(), geometry, size).to(x.dtype))

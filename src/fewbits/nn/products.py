@@ -187,7 +187,7 @@ class _Linear(torch.autograd.Function):
             of_x = multiply(left, right, precision, "input_gradient").reshape(ctx.size)
         if ctx.needs_input_grad[1]:
             left = (along_columns or precision.operand("dw_gradient", g, 0)).mT
-            right = _saved(ctx.activation, saved, precision)
+            right = _saved(ctx.activation, saved)
             # Autograd makes it what the parameter takes.
             of_weight = multiply(left, right, precision, "weight_gradient")
         return of_x, of_weight, None, None
@@ -234,17 +234,17 @@ class _Product(torch.autograd.Function):
         of_a = of_b = None
         if ctx.needs_input_grad[0]:
             left = precision.operand("dx_gradient", gradient, -1)
-            right = _saved(ctx.of_b, saved[: ctx.count], precision).mT
+            right = _saved(ctx.of_b, saved[: ctx.count]).mT
             of_a = multiply(left, right, precision, "input_gradient", in_of_a)
         if ctx.needs_input_grad[1]:
-            left = _saved(ctx.of_a, saved[ctx.count :], precision).mT
+            left = _saved(ctx.of_a, saved[ctx.count :]).mT
             right = precision.operand("dw_gradient", gradient, -2)
             of_b = multiply(left, right, precision, "input_gradient", in_of_b)
         return of_a, of_b, None, None, None
 
 
-def _saved(activation: SavedActivation, tensors: Tensors, precision: LayerPrecision) -> Operand:
-    target = precision.format_of("dw_activation")
+def _saved(activation: SavedActivation, tensors: Tensors) -> Operand:
+    target = activation.target
     return Operand(activation.operand(tensors), None if target is None else target.format)
 
 

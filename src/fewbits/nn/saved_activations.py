@@ -35,6 +35,8 @@ class SavedActivation:
     Attributes:
         precision: those of the layer.
         role: the operand that it will be.
+        target: what it is rounded to. The layer's own format may be another one in the backward pass, if a
+            schedule has changed it meanwhile.
         axis: along which the backward product sums, counted from the front.
         shape: of the activation as that product takes it.
         dtype: of its values.
@@ -44,6 +46,7 @@ class SavedActivation:
 
     precision: LayerPrecision
     role: str
+    target: RoleFormat | None
     axis: int
     shape: torch.Size
     dtype: torch.dtype
@@ -55,10 +58,11 @@ class SavedActivation:
         if not self.packed:
             (x,) = tensors
             assert x is not None
-            return self.precision.round(self.role, x.reshape(self.shape), self.axis, self.seed)
-        target = self.precision.format_of(self.role)
-        assert target is not None
-        return _opened(tensors, self, target)
+            return self.precision.round_to(
+                self.target, self.role, x.reshape(self.shape), self.axis, self.seed
+            )
+        assert self.target is not None
+        return _opened(tensors, self, self.target)
 
 
 def save_activation(
@@ -75,7 +79,7 @@ def save_activation(
     """
     target = precision.format_of(role)
     seed = None if target is None else fresh_seed(target.rounding)
-    saved = SavedActivation(precision, role, axis, shape, x.dtype, seed, False)
+    saved = SavedActivation(precision, role, target, axis, shape, x.dtype, seed, False)
     if target is None or not precision.packs_activations or _kept_anyway(x) or not _saves(x, target, saved):
         return saved, (x,)
     saved.packed = True
@@ -100,7 +104,7 @@ def save_beside_forward(
     target = precision.format_of("dw_activation")
     if target is None or not (precision.packs_activations and ops.multiplies_rounded(x)):
         return None
-    saved = SavedActivation(precision, "dw_activation", 0, shape, x.dtype, None, True)
+    saved = SavedActivation(precision, "dw_activation", target, 0, shape, x.dtype, None, True)
     if _kept_anyway(x) or not _saves(x, target, saved) or _known(x, target, saved) is not None:
         return None
     both = precision.packed_both(
