@@ -143,7 +143,7 @@ def _pack(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tensor
     scale = None if target.shift is None else power(x, target.shift)
     parts = iter(
         ops.quantize(
-            x if scale is None else x / scale,
+            x if scale is None else x.float() / scale,
             target.format,
             saved.axis,
             Choices(target.rounding, target.scale_rule, overflow="saturate"),
@@ -156,8 +156,9 @@ def _pack(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tensor
 
 def _opened(tensors: Tensors, saved: SavedActivation, target: RoleFormat) -> torch.Tensor:
     *parts, scale = tensors
-    values = ops.dequantize(tuple(parts), target.format, saved.shape, saved.axis, saved.dtype)
-    return values if scale is None else values * scale
+    dtype = saved.dtype if scale is None else torch.float32
+    values = ops.dequantize(tuple(parts), target.format, saved.shape, saved.axis, dtype)
+    return values if scale is None else (values * scale).to(saved.dtype)
 
 
 def _shared(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tensors:

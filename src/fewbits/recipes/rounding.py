@@ -43,14 +43,14 @@ def round_as(
         seed = fresh_seed(rounding)
     scale = None if target.shift is None else power(x, target.shift)
     rounded = ops.fake_quantize(
-        x if scale is None else x / scale,
+        x if scale is None else x.float() / scale,
         target.format,
         axis % x.ndim if x.ndim else 0,
         Choices(rounding, target.scale_rule, overflow),
         seed or 0,
         None,
     )
-    return rounded if scale is None else rounded * scale
+    return rounded if scale is None else (rounded * scale).to(x.dtype)
 
 
 def hold(p: torch.Tensor, target: RoleFormat | None) -> None:
@@ -89,8 +89,11 @@ def joint_seed(*parts: int) -> int:
 
 
 def power(x: torch.Tensor, shift: int) -> torch.Tensor:
-    """Return 2^(round(mean log2 |x|) + shift), the mean over the values that are not zero."""
+    """Return 2^(round(mean log2 |x|) + shift), the mean over the values that are not zero.
+
+    It is () float32, at most 2^127, so that quotients are float32 too: float16 has no room for many of them.
+    """
     logs = x.abs().float().log2()
     nonzero = logs.isfinite()
     mean = torch.where(nonzero, logs, 0.0).sum() / nonzero.sum().clamp(min=1)
-    return torch.exp2(mean.round() + shift).to(x.dtype)
+    return torch.exp2((mean.round() + shift).clamp(max=127))
