@@ -260,3 +260,47 @@ def test_evaluations_add_nothing_to_what_was_seen() -> None:
 def test_no_batch_at_all_goes_through_sums_of_bit_patterns() -> None:
     model = prepare(nn.Sequential(nn.Conv2d(1, 2, 3)), "add-multiply")
     assert model(torch.empty(0, 1, 8, 8)).shape == (0, 2, 6, 6)
+
+
+class Rotated(nn.Module):
+    """A product with a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("turned", torch.eye(8).flip(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y: torch.Tensor = x @ self.turned
+        return y
+
+
+class Spectrum(nn.Module):
+    """A function that torch has for float32 only, without tensors of its own."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.fft.fft(x).real
+
+
+@pytest.mark.parametrize("kind", [Rotated, Spectrum])
+@pytest.mark.parametrize("chosen", ["mxfp6", "fp16-master"])
+def test_what_cannot_take_16_bit_floats_is_named_and_runs_where_it_is_left_out(
+    kind: type[nn.Module], chosen: str
+) -> None:
+    def made() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(8, 8), kind(), nn.Linear(8, 4))
+
+    x = torch.randn(3, 8)
+    with pytest.raises(
+        Exception, match=rf"1 \({kind.__name__}\) cannot compute (.|\n)*; let float32 flow"
+    ) as e:
+        prepare(made(), chosen)(x)
+    assert "with exclude='1'" in str(e.value)
+    model = prepare(made(), chosen, exclude="1")
+    seen: list[Any] = []
+    for layer in model:
+        layer.register_forward_hook(lambda *call: seen.append(call[2]))
+    model(x).sum().backward()
+    assert seen[1].dtype == torch.float32
+    assert torch.equal(seen[1], kind()(seen[0].float()))  # its own function, of what came
+    assert model[0].weight.grad.any()

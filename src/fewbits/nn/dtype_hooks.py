@@ -8,6 +8,7 @@ from collections.abc import Collection
 from copy import copy
 from dataclasses import fields, is_dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -22,17 +23,21 @@ _NARROW = (torch.bfloat16, torch.float16)
 def take_own_dtype(
     module: nn.Module, flowing: torch.dtype, *, result: bool = False, mixes_on_cpu: bool = False
 ) -> None:
-    """Make ``module`` compute in the dtype of its own parameters, whichever floats flow to it.
+    """Make ``module`` compute in the dtype of its own parameters or buffers, whichever floats flow to it.
 
     Torch mixes dtypes in few of its layers: a Linear of float32 refuses a bfloat16 input.
 
     Args:
-        module: anything; without floating-point parameters nothing happens to its inputs.
+        module: anything. Without such tensors it computes in float32, as it did before the others became
+            narrow; torch has no form of some functions for 16-bit floats.
         flowing: the dtype of what flows between narrow layers.
-        result: whether what it returns has that dtype; as the module has it by default.
+        result: whether what it returns has that dtype, and a module without tensors takes what comes; as the
+            module has it by default.
         mixes_on_cpu: whether torch computes so itself on the CPU with float32 parameters, and refuses others.
     """
-    module.register_forward_pre_hook(partial(_enter, {*_NARROW, flowing}, mixes_on_cpu), with_kwargs=True)
+    module.register_forward_pre_hook(
+        partial(_enter, {*_NARROW, flowing}, mixes_on_cpu, not result), with_kwargs=True
+    )
     if result:
         module.register_forward_hook(partial(_leave, flowing))
 
@@ -109,8 +114,9 @@ def _explain(model: nn.Module, *_: Any) -> None:
         trace = trace.tb_next
     name = names[id(culprit)]
     error.args = (
-        f"{name or 'the model'} ({type(culprit).__name__}) computes with tensors of its own beside the 16-bit"
-        " floats that flow between narrow layers; let float32 flow (vector=fp32 in the recipe)"
+        f"{name or 'the model'} ({type(culprit).__name__}) cannot compute with the 16-bit floats that flow"
+        " between narrow layers, or not beside tensors of its own; let float32 flow (vector=fp32 in the"
+        " recipe)"
         + (f" or leave it as it is with exclude={name!r}" if name else "")
         + f". PyTorch says: {error}",
     )
@@ -120,11 +126,16 @@ def _explain(model: nn.Module, *_: Any) -> None:
 _DTYPES = re.compile(r"dtype|scalar type|type mismatch|(?:Half|BFloat16|Float)\b")
 
 
-def _enter(given: set[torch.dtype], mixes_on_cpu: bool, module: nn.Module, args: Any, options: Any) -> Any:
-    first = next((p for p in module.parameters() if p.is_floating_point()), None)
-    if first is None or (mixes_on_cpu and first.is_cpu and first.dtype == torch.float32):
+def _enter(
+    given: set[torch.dtype], mixes_on_cpu: bool, wide: bool, module: nn.Module, args: Any, options: Any
+) -> Any:
+    own = chain(module.parameters(), module.buffers())
+    first = next((x for x in own if x.is_floating_point()), None)
+    if first is None and not wide:
         return None
-    dtype = first.dtype
+    if first is not None and mixes_on_cpu and first.is_cpu and first.dtype == torch.float32:
+        return None
+    dtype = torch.float32 if first is None else first.dtype
     return tree_map(lambda x: x.to(dtype) if _is(x, given) else x, (args, options))
 
 
