@@ -106,14 +106,14 @@ def test_layers_of_one_input_keep_it_once() -> None:
     assert len({t.untyped_storage().data_ptr() for t in codes}) == 2
 
 
-@pytest.mark.parametrize("unknown_to_torch", [False, True])
-def test_a_changed_input_is_packed_anew(unknown_to_torch: bool) -> None:
+@pytest.mark.parametrize(("unknown_to_torch", "graded"), [(False, True), (True, False), (True, True)])
+def test_a_changed_input_is_packed_anew(unknown_to_torch: bool, graded: bool) -> None:
     layer, x = prepare(nn.Linear(64, 64), "mxfp8:vector=fp32"), torch.randn(64, 64)
-    x.requires_grad_(not unknown_to_torch)
+    x.requires_grad_(graded)
     (before,) = torch.autograd.grad(layer(x).sum(), [layer.weight])
     kept = layer(x)  # by its graph, so that what was packed is still there
     if unknown_to_torch:  # as by a loader that fills its buffer again
-        x.numpy()[...] *= -3
+        x.detach().numpy()[...] *= -3
     else:
         with torch.no_grad():
             x.mul_(-3)

@@ -18,6 +18,7 @@ from fewbits.errors import ArgumentError
 from fewbits.nn import prepare
 from fewbits.optim import AdamW
 from fewbits.recipes import RECIPES, recipe
+from fewbits.recipes.recipe import OPERANDS
 from fewbits.train.schedules import Assigned, Muppet, Schedule, WarmUp, schedule
 from fewbits.train.schedules.muppet import diversity, level_recipe, threshold
 
@@ -407,6 +408,28 @@ def test_a_promoted_convolution_is_recomputed_as_it_was() -> None:
         assert isinstance(found, Assigned)
         assert found.promoted == ["0"]
     assert torch.equal(*gradients)
+
+
+def test_roles_that_are_left_wide_stay_so_and_blocks_do_not_overflow() -> None:
+    for chosen, weight, promoted in (
+        ("assigned:weight=fp32", "None", "None"),
+        ("assigned:weight=mxfp4", "mxfp4", "fp16_e6m9"),
+    ):
+        model = prepare(nn.Sequential(nn.Linear(20, 40)), chosen)
+        found = schedule(model, chosen, 50)
+        assert isinstance(found, Assigned)
+        with torch.no_grad():
+            model[0].weight.fill_(1e9)  # which a scale of a block reaches
+        model(torch.zeros(10, 20))
+        saved = found.state_dict()
+        for formats, of_weight, others in (
+            (_formats(model, "0"), weight, LOW),
+            (found.promote("0") or _formats(model, "0"), promoted, HIGH),
+        ):
+            wanted = dict(zip(OPERANDS, others, strict=True))
+            wanted |= dict.fromkeys(("forward_weight", "dx_weight"), of_weight)
+            assert formats == list(wanted.values())
+        assert saved == {"step": 0, "low": ["0"], "promoted": []}  # what was saved stays as it was
 
 
 def test_a_second_schedule_takes_the_place_of_the_first() -> None:

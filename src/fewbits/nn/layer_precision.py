@@ -154,12 +154,7 @@ class LayerPrecision:
         Stochastic rounding takes its seed from torch's own generator, unless ``seed`` gives one: what
         ``torch.manual_seed`` repeats, it repeats.
         """
-        return self.round_to(self.format_of(role), role, x, axis, seed)
-
-    def round_to(
-        self, target: RoleFormat | None, role: str, x: torch.Tensor, axis: int, seed: int | None
-    ) -> torch.Tensor:
-        """Return ``x`` as :meth:`round` does, in a format that may not be the role's any more."""
+        target = self.format_of(role)
         if target is None:
             return x
         rounded = round_as(x, target, axis, overflow=self.overflow_of(role), seed=seed)

@@ -20,7 +20,7 @@ from fewbits.kernels.bits.layout import layout
 from fewbits.kernels.bits.options import Choices
 from fewbits.nn.layer_precision import LayerPrecision, Operand
 from fewbits.recipes import RoleFormat
-from fewbits.recipes.rounding import fresh_seed, power
+from fewbits.recipes.rounding import fresh_seed, power, round_as
 
 Tensors = tuple[torch.Tensor | None, ...]
 
@@ -58,11 +58,17 @@ class SavedActivation:
         if not self.packed:
             (x,) = tensors
             assert x is not None
-            return self.precision.round_to(
-                self.target, self.role, x.reshape(self.shape), self.axis, self.seed
-            )
+            return self._rounded(x.reshape(self.shape))
         assert self.target is not None
         return _opened(tensors, self, self.target)
+
+    def _rounded(self, x: torch.Tensor) -> torch.Tensor:
+        if self.target is None:
+            return x
+        overflow = self.precision.overflow_of(self.role)
+        rounded = round_as(x, self.target, self.axis, overflow=overflow, seed=self.seed)
+        self.precision.report(self.role, x, rounded, self.axis)
+        return rounded
 
 
 def save_activation(
@@ -175,9 +181,10 @@ def _shared(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tens
 def _known(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tensors | None:
     """Return what ``x`` was packed as for another layer that still keeps it.
 
-    Of a tensor from outside, whose memory a loader may fill anew without its knowledge, nothing is known.
+    Of a tensor from outside, whose memory a loader may fill anew without its knowledge, nothing is known;
+    ``x.data`` and NumPy write into leaves so, too.
     """
-    if not x.requires_grad:
+    if x.is_leaf:
         return None
     references = _SHARED.get(x, {}).get((target, saved.axis, saved.shape, x._version))
     if references is None:
@@ -188,7 +195,7 @@ def _known(x: torch.Tensor, target: RoleFormat, saved: SavedActivation) -> Tenso
 
 
 def _remember(x: torch.Tensor, target: RoleFormat, saved: SavedActivation, tensors: Tensors) -> None:
-    if not x.requires_grad:  # nobody will ask
+    if x.is_leaf:  # nobody will ask
         return
     references = [None if t is None else weakref.ref(t) for t in tensors]
     _SHARED.setdefault(x, {})[target, saved.axis, saved.shape, x._version] = references

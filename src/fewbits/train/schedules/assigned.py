@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import cast
 
 import torch
@@ -34,7 +35,9 @@ class Assigned(Schedule):
                 " own samples do; take another recipe, or one process"
             )
         super().__init__(model, recipe, steps)
-        self.high = recipe.extended(weight=HIGH, activation=HIGH, gradient=HIGH)
+        # A role that the recipe leaves wide is wider than that.
+        rounded = [role for role, low in recipe.operands.items() if low is not None]
+        self.high = recipe.extended(**dict.fromkeys(rounded, HIGH))
         modules = dict(model.named_modules())
         sizes = {name: sum(p.numel() for p in modules[name].parameters()) for name in self.precision}
         self.low: set[str] = set()
@@ -63,7 +66,7 @@ class Assigned(Schedule):
 
     def state_dict(self) -> StateDict:
         """Return what :meth:`load_state_dict` takes."""
-        return super().state_dict() | {"low": sorted(self.low), "promoted": self.promoted}
+        return super().state_dict() | {"low": sorted(self.low), "promoted": list(self.promoted)}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Restore what :meth:`state_dict` returned."""
@@ -86,7 +89,8 @@ class _Overflow:
         """Promote the layer where too much of an operand lies beyond the largest value."""
         # A gradient that overflows is the loss scale's business, which backs off.
         if self.name in self.schedule.low and not role.endswith("gradient"):
-            top = getattr(precision.recipe, role).format.max
+            # Scales of blocks grow with their values.
+            top = getattr(getattr(precision.recipe, role).format, "max", math.inf)
             if int((x.abs() > top).sum()) >= OVERFLOW * x.numel() > 0:
                 self.schedule.promote(self.name)
         if self.behind is not None:
