@@ -148,16 +148,16 @@ class LayerPrecision:
         format: RoleFormat | None = getattr(self.recipe, role)
         return format
 
-    def round(self, role: str, x: torch.Tensor, axis: int, seed: int | None = None) -> torch.Tensor:
+    def round(self, role: str, x: torch.Tensor, axis: int) -> torch.Tensor:
         """Return ``x`` as the operand ``role`` of a product that sums along ``axis``; same shape and dtype.
 
-        Stochastic rounding takes its seed from torch's own generator, unless ``seed`` gives one: what
-        ``torch.manual_seed`` repeats, it repeats.
+        Stochastic rounding takes its seed from torch's own generator: what ``torch.manual_seed`` repeats, it
+        repeats.
         """
         target = self.format_of(role)
         if target is None:
             return x
-        rounded = round_as(x, target, axis, overflow=self.overflow_of(role), seed=seed)
+        rounded = round_as(x, target, axis, overflow=self.overflow_of(role))
         self.report(role, x, rounded, axis)
         return rounded
 

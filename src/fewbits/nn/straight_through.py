@@ -109,7 +109,7 @@ def rounded(x: torch.Tensor, precision: LayerPrecision, role: str, axis: int) ->
 
 
 class _Straight(LayerPrecision):
-    def round(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
+    def round(self, role: str, x: torch.Tensor, axis: int) -> torch.Tensor:
         return rounded(x, self, role, axis)
 
     def operand(self, role: str, x: torch.Tensor, axis: int) -> Operand:
@@ -118,7 +118,7 @@ class _Straight(LayerPrecision):
 
 
 class _Exact(LayerPrecision):
-    def round(self, role: str, x: torch.Tensor, axis: int, *_: Any) -> torch.Tensor:
+    def round(self, role: str, x: torch.Tensor, axis: int) -> torch.Tensor:
         return x
 
     def operand(self, role: str, x: torch.Tensor, axis: int) -> Operand:
