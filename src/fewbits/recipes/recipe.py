@@ -103,6 +103,11 @@ class Recipe:
             raise ArgumentError(
                 f"scaling={self.scaling!r} in recipe {self.name!r}; expected none, dynamic or a number"
             )
+        if self.autocast and self.replaces_layers:
+            raise ArgumentError(
+                f"autocast={self.autocast} in recipe {self.name!r}, which changes layers itself: autocast"
+                " would change none of their products; leave it out, as with vector=bf16, or take it alone"
+            )
         if self.master is not None and not self.has_master:
             raise ArgumentError(
                 f"master={self.master} in recipe {self.name!r}, which keeps no master copy; add"
