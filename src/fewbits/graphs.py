@@ -20,6 +20,15 @@ def constant_in_graphs(function: _Function) -> _Function:
     return function
 
 
+def outside_of_graphs(function: _Function) -> _Function:
+    """Have torch.compile end its graph where ``function`` is called, and begin another one behind.
+
+    This is the mark that torch.compiler.disable sets, which imports the compiler, too.
+    """
+    function._torchdynamo_disable = True  # type: ignore[attr-defined]  # a mark on a function
+    return function
+
+
 class cached_property(functools.cached_property[_Value]):  # noqa: N801  # as the one that it replaces
     """The functools.cached_property of Python 3.12, everywhere: without a lock, which no graph can hold."""
 

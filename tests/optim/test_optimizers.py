@@ -509,3 +509,17 @@ def test_a_rate_that_is_a_tensor_stays_what_it_was() -> None:
             assert optimizer.param_groups[0]["lr"] is rate
             results.append(torch.stack([w.detach() for w in layers]))
         torch.testing.assert_close(*results)
+
+
+def test_a_compiled_step_of_lars_is_the_step() -> None:
+    """With the backend that runs the operations as they are."""
+    ends = []
+    for compiles in (False, True):
+        given = [nn.Parameter(torch.linspace(-1, 2, 12).reshape(3, 4))]
+        optimizer = LARS(given, 1.0, trust_coefficient=0.1)
+        go = torch.compile(optimizer.step, backend="eager") if compiles else optimizer.step
+        given[0].grad = torch.linspace(0, 1, 12).reshape(3, 4)
+        go()
+        ends.append(given[0].detach())
+    torch._dynamo.reset()
+    torch.testing.assert_close(*ends, rtol=1e-6, atol=0)

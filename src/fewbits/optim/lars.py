@@ -9,6 +9,7 @@ import torch
 from torch.optim.optimizer import ParamsT
 
 from fewbits.errors import ArgumentError
+from fewbits.graphs import outside_of_graphs
 from fewbits.kernels.ops.sharding import gathered, is_sharded
 from fewbits.optim import parameters
 from fewbits.optim.optimizer import Optimizer, checked, unscaled
@@ -74,6 +75,7 @@ class LARS(Optimizer):
         for name in ("lr", "momentum", "weight_decay", "trust_coefficient"):
             checked(name, options[name])
 
+    @outside_of_graphs  # the host reads the norms, and torch.compile does not know the group of an optimizer
     def _before_updates(self, unscale: float | torch.Tensor) -> None:
         """Compute the norms of all layers.
 
