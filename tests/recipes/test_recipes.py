@@ -159,11 +159,27 @@ def test_an_update_that_rounds_something_is_taken_and_one_to_nearest_always_is()
         ({"floors": ((3, 8.0), (5, math.inf))}, r"floors with \(5, inf\)"),
         ({"floors": ((-1, 8.0),)}, r"floors with \(-1, 8\.0\)"),
         ({"floors": ((1.5, 8.0),)}, r"floors with \(1\.5, 8\.0\)"),
+        ({"floors": ((3,),)}, r"floors with \(3,\); expected pairs"),
+        ({"floors": 8.0}, r"floors with 8\.0; expected pairs"),
+        ({"floors": ((3, "8"),)}, r"floors with \(3, '8'\)"),
+        ({"init_scale": "1024"}, "a loss scale of '1024'; expected a finite number above 0"),
+        ({"init_scale": None}, "a loss scale of None"),
+        ({"growth_factor": "2"}, "growth_factor='2'"),
+        ({"backoff_factor": None}, "backoff_factor=None"),
     ],
 )
 def test_a_loss_scale_that_could_not_move_so_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ArgumentError, match=said):
         LossScaling(**given)
+
+
+def test_floors_in_lists_are_those_in_tuples() -> None:
+    listed: Any = [[3, 8.0], [5, 16.0]]
+    scaling = LossScaling(floors=listed)
+    assert scaling == LossScaling(floors=((3, 8.0), (5, 16.0)))
+    assert hash(recipe("mxfp6").extended(scaling=scaling)) == hash(
+        recipe("mxfp6").extended(scaling=LossScaling(floors=((3, 8.0), (5, 16.0))))
+    )
 
 
 def test_formats_with_brackets_in_brackets_and_scalings_are_read() -> None:

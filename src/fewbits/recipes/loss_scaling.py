@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Real
 
 from fewbits.errors import ArgumentError
 
@@ -28,21 +30,26 @@ class LossScaling:
 
     def __post_init__(self) -> None:
         """Raise if gradients could not be divided by the scale, or the scale could not move as it should."""
-        if not 0 < self.init_scale < math.inf:
-            raise ArgumentError(f"a loss scale of {self.init_scale:g}; expected a finite number above 0")
+        given: object = self.init_scale  # whatever a caller without types passes
+        if not _is_above(0, given):
+            said = f"{given:g}" if isinstance(given, (int, float)) else repr(given)
+            raise ArgumentError(f"a loss scale of {said}; expected a finite number above 0")
         if type(self.dynamic) is not bool:
             raise ArgumentError(f"dynamic={self.dynamic!r} of a loss scale; expected True or False")
-        if not 1 < self.growth_factor < math.inf:
+        if not _is_above(1, self.growth_factor):
             raise ArgumentError(f"growth_factor={self.growth_factor!r}; expected a finite number above 1")
-        if not 0 < self.backoff_factor < 1:
+        if not (_is_above(0, self.backoff_factor) and self.backoff_factor < 1):
             raise ArgumentError(f"backoff_factor={self.backoff_factor!r}; expected above 0, and below 1")
         if type(self.growth_interval) is not int or self.growth_interval < 1:
             raise ArgumentError(f"growth_interval={self.growth_interval!r}; expected 1 step or more")
-        for step, least in self.floors:
-            if type(step) is not int or step < 0 or not 0 < least < math.inf:
+        floors: object = self.floors
+        for pair in floors if isinstance(floors, Sequence) else (floors,):
+            if not _is_floor(pair):
                 raise ArgumentError(
-                    f"floors with {(step, least)!r}; expected a step, 0 or more, and a finite scale above 0"
+                    f"floors with {pair!r}; expected pairs: a step, 0 or more, and a finite scale above 0"
                 )
+        # Recipes are keys of dicts, and a list is none.
+        object.__setattr__(self, "floors", tuple((step, least) for step, least in self.floors))
 
     def __str__(self) -> str:
         """Say it in a few words."""
@@ -50,3 +57,14 @@ class LossScaling:
         if self.floors:
             words += ", at least " + ", ".join(f"{least:g} from step {step}" for step, least in self.floors)
         return words
+
+
+def _is_above(least: float, value: object) -> bool:
+    """Whether a value, whatever a caller without types passes, is a finite number above ``least``."""
+    return isinstance(value, Real) and least < float(value) < math.inf
+
+
+def _is_floor(pair: object) -> bool:
+    if not (isinstance(pair, Sequence) and len(pair) == 2):
+        return False
+    return type(pair[0]) is int and pair[0] >= 0 and _is_above(0, pair[1])
