@@ -308,3 +308,21 @@ def test_what_a_layer_returns_may_be_changed_in_place(chosen: str, transformed: 
             found, wanted = (torch.autograd.grad(loss(x, place), [x])[0] for place in (True, False))
         assert wanted.any()
         assert torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize(
+    ("layer", "size", "said"),
+    [
+        (nn.Linear(4, 2), (), r"0 was given a tensor without axes; expected \(..., 4\)"),
+        (nn.Conv1d(4, 2, 1), (2, 6, 5), r"0 was given 6 channels, of shape \(2, 6, 5\); expected 4"),
+        (nn.Conv2d(4, 2, 1, groups=2), (2, 5, 3, 3), "0 was given 5 channels, .*; expected 4"),
+        (nn.Conv2d(4, 2, 1, groups=2), (2, 8, 3, 3), "0 was given 8 channels, .*; expected 4"),
+        (nn.ConvTranspose1d(4, 6, 1, groups=2), (6, 3), "0 was given 6 channels, .*; expected 4"),
+    ],
+)
+def test_an_input_that_does_not_fit_is_refused_with_what_was_expected(
+    layer: nn.Module, size: tuple[int, ...], said: str
+) -> None:
+    prepared = prepare(nn.ModuleList([layer]), "mxfp6")[0]
+    with pytest.raises(ArgumentError, match=said):
+        prepared(torch.ones(size))

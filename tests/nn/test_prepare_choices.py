@@ -179,6 +179,7 @@ def test_who_registers_the_head_first_names_it() -> None:
         (_mlp().double(), "mxfp6", {}, r"call model.float\(\) first"),
         (_mlp(), "amp-bf16", {"exclude": "2"}, "leave include and exclude out"),
         (_mlp(), "mxfp6", {"last": "head"}, "last='head' fits no module"),
+        (_mlp(), "fp8-stochastic", {"last": "1"}, "last='1' fits no layer .*of which the last are 0, 2"),
         (nn.ModuleList([nn.Linear(4, 4, dtype=torch.cfloat)]), "mxfp6", {}, "are complex.*exclude='0'"),
         (nn.ModuleList([_Spectral(), nn.Linear(4, 4)]), "mxfp6", {}, "holds w itself.*exclude='0'"),
     ],

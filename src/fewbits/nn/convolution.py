@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn import convolution_by_addition as by_addition
 from fewbits.nn.convolution_by_addition import Geometry
@@ -40,8 +41,17 @@ def convolution(
     Returns:
         (batch, n, ...) in the recipe's vector format. A float32 result that sums k products is within
         (k + 2) 2^-24 of the sum of their magnitudes; a 16-bit one is rounded once more.
+
+    Raises:
+        ArgumentError: x has other channels than the weight.
     """
     y: torch.Tensor
+    channels = weight.shape[1] * geometry.groups if geometry.longer is None else weight.shape[0]
+    if x.dim() == weight.dim() and x.shape[1] != channels:
+        raise ArgumentError(
+            f"{precision.layer or 'the convolution'} was given {x.shape[1]} channels, of shape"
+            f" {tuple(x.shape)}; expected {channels}"
+        )
     if transformed():
         y = product(precision.from_flow(x), weight, precision, _formulas(geometry))
     else:

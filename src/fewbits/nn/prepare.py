@@ -90,7 +90,7 @@ def prepare(
     sixteen = any(r.vector != "fp32" for r in own.values()) or chosen.vector != "fp32"
     # Left-out layers count: the one before an excluded head does not give the logits.
     order = [n for n, m in layers.items() if not isinstance(m, nn.PReLU)]
-    ends = [n for n in order if within(n, logits)] if logits else order[-1:]
+    ends = _ends(order, logits, last)
     selected = {n: m for n, m in computing.items() if n in selection}
     narrow: dict[str, nn.Module] = {}
     if any(r.replaces_layers for r in own.values()) or chosen.replaces_layers:
@@ -187,6 +187,17 @@ def _check(
     for key, p in model.named_parameters():
         if p.dtype == torch.float64 and chosen.replaces_layers:
             raise ArgumentError(f"{key} is float64; recipes start from float32: call model.float() first")
+
+
+def _ends(order: list[str], logits: tuple[str, ...], last: object) -> list[str]:
+    """Return the names of the layers that give the logits, of all that multiply in their order."""
+    ends = [n for n in order if within(n, logits)] if logits else order[-1:]
+    if logits and not ends:
+        raise ArgumentError(
+            f"last={last!r} fits no layer that gives logits; expected names of layers that multiply, of which"
+            f" the last are {', '.join(order[-3:]) or 'none'}"
+        )
+    return ends
 
 
 def _around(name: str, names: dict[str, nn.Module]) -> str | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from fewbits.errors import ArgumentError
 from fewbits.kernels import ops
 from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn.layer_precision import LayerPrecision, Operand, goes_by_panels
@@ -88,8 +89,16 @@ def linear(
 
     Returns:
         (..., n) in the recipe's vector format.
+
+    Raises:
+        ArgumentError: x has no axes.
     """
     y: torch.Tensor
+    if not x.ndim:
+        raise ArgumentError(
+            f"{precision.layer or 'the product'} was given a tensor without axes; expected"
+            f" (..., {weight.shape[-1]})"
+        )
     if transformed():
         y = product(precision.from_flow(x), weight, precision, _LINEAR)
     else:
