@@ -92,6 +92,27 @@ def test_steps_are_a_whole_number_above_zero(steps: Any) -> None:
     assert schedule(prepare(_model(), "posit8"), "posit8", np.int64(1)).steps == 1
 
 
+def test_the_state_of_another_schedule_is_refused_and_changes_nothing() -> None:
+    names = ("posit8", "muppet", "assigned")
+    for of_state in names:
+        given = schedule(prepare(_model(), of_state), of_state, 30)
+        given.after_step()
+        for name in names:
+            model = prepare(_model(), name)
+            found = schedule(model, name, 30)
+            before = found.state_dict(), _formats(model, "0")
+            if name == of_state:
+                found.load_state_dict(given.state_dict())
+                assert found.step == 1
+                continue
+            with pytest.raises(ArgumentError, match=rf"expected one that a {type(found).__name__} saved"):
+                found.load_state_dict(given.state_dict())
+            assert (found.state_dict(), _formats(model, "0")) == before
+    with pytest.raises(ArgumentError, match="has a layer 'head', which Sequential lacks"):
+        found.load_state_dict({"step": 3, "low": ["0"], "promoted": ["head"]})
+    assert found.step == 1
+
+
 # ---- MuPPET: Rajagopal et al., ICML 2020, and the authors' code (policy.py) ----
 
 

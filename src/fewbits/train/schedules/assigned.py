@@ -68,13 +68,20 @@ class Assigned(Schedule):
         """Return what :meth:`load_state_dict` takes."""
         return super().state_dict() | {"low": sorted(self.low), "promoted": list(self.promoted)}
 
-    def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        self.low, self.promoted = (
-            set(cast(list[str], state_dict["low"])),
-            list(cast(list[str], state_dict["promoted"])),
-        )
-        super().load_state_dict(state_dict)
+    def _check(self, state_dict: StateDict) -> None:
+        super()._check(state_dict)
+        names = [*cast(list[str], state_dict["low"]), *cast(list[str], state_dict["promoted"])]
+        unknown = [name for name in names if name not in self.precision]
+        if unknown:
+            raise ArgumentError(
+                f"the state has a layer {unknown[0]!r}, which {type(self.model).__name__} lacks; load it into"
+                " the schedule of a model of the same layers"
+            )
+
+    def _restore(self, state_dict: StateDict) -> None:
+        super()._restore(state_dict)
+        self.low = set(cast(list[str], state_dict["low"]))
+        self.promoted = list(cast(list[str], state_dict["promoted"]))
 
 
 class _Overflow:

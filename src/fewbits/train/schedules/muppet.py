@@ -105,11 +105,10 @@ class Muppet(Schedule):
         names = ("level", "violations", "largest", "squares")
         return super().state_dict() | {name: copy(getattr(self, name)) for name in names}
 
-    def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what :meth:`state_dict` returned."""
+    def _restore(self, state_dict: StateDict) -> None:
+        super()._restore(state_dict)
         for name in ("level", "violations", "largest", "squares"):
             setattr(self, name, copy(state_dict[name]))
-        super().load_state_dict(state_dict)
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return the sums of gradients, by the number of their parameter."""

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import nn
 
+from fewbits.errors import ArgumentError
 from fewbits.nn import LayerPrecision
 from fewbits.recipes import Recipe
 from fewbits.typing import StateDict
@@ -40,9 +41,27 @@ class Schedule:
         return {"step": self.step}
 
     def load_state_dict(self, state_dict: StateDict) -> None:
-        """Restore what :meth:`state_dict` returned."""
-        self.step = cast(int, state_dict["step"])
+        """Restore what :meth:`state_dict` returned.
+
+        Raises:
+            ArgumentError: the state is one of another schedule, or of other layers.
+        """
+        self._check(state_dict)
+        self._restore(state_dict)
         self.apply()
+
+    def _check(self, state_dict: StateDict) -> None:
+        """Raise unless a state is one of this kind of schedule."""
+        if state_dict.keys() != self.state_dict().keys():
+            raise ArgumentError(
+                f"a state with {', '.join(map(repr, state_dict)) or 'nothing'}; expected one that a"
+                f" {type(self).__name__} saved, with {', '.join(map(repr, self.state_dict()))}: load it into"
+                " the schedule of the recipe that it is of, or begin without it"
+            )
+
+    def _restore(self, state_dict: StateDict) -> None:
+        """Take over a state that was checked."""
+        self.step = cast(int, state_dict["step"])
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Return what :meth:`load_tensors` takes: the part of the state that is tensors, by name."""
