@@ -277,6 +277,17 @@ def test_the_last_level_is_float32_whatever_the_recipe_had() -> None:
     assert [getattr(last, role) for role in roles] == [None] * 6
 
 
+@pytest.mark.parametrize("chosen", ["muppet:gradient=mxfp6_e3m2", "posit8:schedule=muppet"])
+def test_operands_that_the_recipe_rounds_are_refused_and_not_ignored(chosen: str) -> None:
+    model = prepare(_model(), chosen)
+    before = _formats(model, "0")
+    with pytest.raises(
+        ArgumentError, match=r"=(mxfp6_e3m2|posit8_1/shift=2) in .* chooses the formats of all"
+    ):
+        schedule(model, chosen, 30)
+    assert _formats(model, "0") == before
+
+
 def test_gradients_that_add_up_to_zero_say_nothing_and_an_epoch_is_a_sixtieth_of_the_steps() -> None:
     model, found = muppet(119)  # one step each
     three_epochs_of(model, found, 1.0)

@@ -9,6 +9,7 @@ from copy import copy
 import torch
 from torch import nn
 
+from fewbits.errors import ArgumentError
 from fewbits.kernels.ops.sharding import gathered
 from fewbits.recipes import Recipe
 from fewbits.train.schedules.schedule import Schedule
@@ -55,9 +56,18 @@ class Muppet(Schedule):
     The diversity is that of the last batch's gradients in each of three epochs. It is compared with the
     largest since the last switch; twice a ratio above the threshold of the epoch is a switch. Of sharded
     gradients all processes judge the whole, and switch together.
+
+    Raises:
+        ArgumentError: the recipe rounds operands itself, which none would follow.
     """
 
     def __init__(self, model: nn.Module, recipe: Recipe, steps: int) -> None:
+        given = next(((role, how) for role, how in recipe.operands.items() if how is not None), None)
+        if given is not None:
+            raise ArgumentError(
+                f"{given[0]}={given[1]} in recipe {recipe.name!r}, whose schedule chooses the formats of all"
+                " operands itself; leave it out, or take another schedule"
+            )
         super().__init__(model, recipe, steps)
         self.recipes = [level_recipe(recipe, bits) for bits in LEVELS]
         self.level, self.violations, self.largest = 0, 0, 0.0
