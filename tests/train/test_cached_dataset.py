@@ -1,5 +1,6 @@
 """Samples are decoded once, whoever asks, and never wrong."""
 
+import math
 import multiprocessing
 import pickle
 import sqlite3
@@ -233,10 +234,13 @@ def test_processes_that_use_a_folder_at_once_get_right_samples(images: Images, t
 
 
 def test_what_cannot_be_is_refused(images: Images, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with pytest.raises(fb.ArgumentError, match="no fingerprint"):
-        CachedDataset(images, fingerprint="")
-    with pytest.raises(fb.ArgumentError, match="disk_bytes=-1"):
-        CachedDataset(images, fingerprint="1", disk_bytes=-1)
+    given: Any
+    for given in ("", None, 3):
+        with pytest.raises(fb.ArgumentError, match=f"fingerprint={given!r}; give a text"):
+            CachedDataset(images, fingerprint=given)
+    for given in (-1, "1 GB", None, math.nan):
+        with pytest.raises(fb.ArgumentError, match=f"disk_bytes={given!r}; expected 0 or more"):
+            CachedDataset(images, fingerprint="1", disk_bytes=given)
     with pytest.raises(fb.ArgumentError, match=r"the value\[1\] is a object"):
         CachedDataset([(1, object())], fingerprint="1")[0]
     monkeypatch.setitem(sys.modules, "diskcache", None)

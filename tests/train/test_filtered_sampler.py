@@ -133,6 +133,7 @@ def test_a_state_of_another_data_set_is_refused() -> None:
         ({"length": 0}, "length=0"),
         ({"keep": 0.0}, "keep=0.0"),
         ({"keep": 1.5}, "keep=1.5"),
+        ({"keep": "0.5"}, "keep='0.5' of 20 samples; expected a share"),
         ({"keep": 0.001}, "keep=0.001 of 20"),
         ({"refresh_every": 0}, "refresh_every=0"),
         ({"warm_up": -1}, "warm_up=-1"),

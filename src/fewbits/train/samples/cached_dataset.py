@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import warnings
 from hashlib import blake2b
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar, cast
 from zlib import crc32
@@ -82,14 +83,16 @@ class CachedDataset(Dataset[Sample]):
         folder: str | Path | None = None,
         disk_bytes: int = 1 << 34,
     ) -> None:
-        if not fingerprint:
+        given: object = fingerprint  # whatever a caller without types passes
+        if not (isinstance(given, str) and given):
             raise ArgumentError(
-                "no fingerprint; give a text that changes with the data set, as its version and how it is"
-                " decoded"
+                f"fingerprint={given!r}; give a text that changes with the data set, as its version and how"
+                " it is decoded"
             )
-        for name, bound in (("memory_bytes", memory_bytes), ("disk_bytes", disk_bytes)):
-            if bound < 0:
-                raise ArgumentError(f"{name}={bound}; expected 0 or more")
+        bounds: dict[str, object] = {"memory_bytes": memory_bytes, "disk_bytes": disk_bytes}
+        for name, bound in bounds.items():
+            if not (isinstance(bound, Real) and float(bound) >= 0):
+                raise ArgumentError(f"{name}={bound!r}; expected 0 or more")
         self.dataset, self.memory_bytes, self.disk_bytes = dataset, memory_bytes, disk_bytes
         self.folder = None if folder is None else Path(folder)
         self.fingerprint = blake2b(fingerprint.encode(), digest_size=16).hexdigest()

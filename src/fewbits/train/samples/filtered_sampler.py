@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from numbers import Real
 from typing import TypedDict
 
 import torch
@@ -65,7 +66,8 @@ class FilteredSampler(Sampler[int]):
         for what, number in {"warm_up": warm_up, "seed": seed, "rank": rank}.items():
             if not is_count(number, 0):
                 raise ArgumentError(f"{what}={number!r}; expected 0 or more, a whole number")
-        if not 0 < keep <= 1 or round(keep * length) < 1:
+        share: object = keep
+        if not (isinstance(share, Real) and 0 < float(share) <= 1) or round(keep * length) < 1:
             raise ArgumentError(f"keep={keep!r} of {length} samples; expected a share up to 1 of one or more")
         if not 0 <= rank < num_replicas:
             raise ArgumentError(f"rank={rank!r} of num_replicas={num_replicas!r}; expected 0 up to that")
