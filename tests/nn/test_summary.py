@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fewbits.errors import ArgumentError
-from fewbits.nn import Summary, prepare, summary
+from fewbits.nn import Summary, narrow_products, prepare, summary
 
 
 def layers(model: nn.Module, *inputs: torch.Tensor) -> dict[str, tuple[str, str]]:
@@ -108,6 +108,30 @@ def test_a_run_names_layers_whose_weight_is_read_by_somebody_else() -> None:
     assert found[""] == ("wide", "multiplies by mm")
     assert found["called"] == ("narrow", "")
     assert found["read"] == ("narrow", "did not run: see who reads its weight")
+
+
+class Scores(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.q(x).float() @ self.k(x).float().mT
+
+
+@pytest.mark.parametrize("by_torch", [False, True])
+@pytest.mark.parametrize("chosen", ["mxfp8", "posit16", "fp16-no-scaling"])
+def test_products_that_were_made_narrow_are_not_called_wide(
+    chosen: str, by_torch: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever multiplies the rounded operands; those that no format rounds are as wide as before."""
+    monkeypatch.setattr("fewbits.nn.layer_precision._has_fast_bfloat16", lambda: by_torch)
+    for exclude in ((), ("1",)):
+        model = prepare(nn.Sequential(Scores(), Scores()), chosen)
+        model = narrow_products(model, exclude=exclude)
+        found = layers(model, torch.randn(2, 8, 8))
+        wide = {name for name, (_, notes) in found.items() if "multiplies by" in notes}
+        assert wide == ({"0", "1"} if chosen == "fp16-no-scaling" else set(exclude))
 
 
 def test_a_run_leaves_the_model_as_it_was() -> None:

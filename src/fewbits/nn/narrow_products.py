@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterable, Mapping
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -142,6 +143,14 @@ class _Products:
         self._by_thread.pop(thread).mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]  # as above
 
 
+_NARROW: ContextVar[bool] = ContextVar("narrow", default=False)
+
+
+def multiplies_narrow() -> bool:
+    """Return whether what runs is a product that was made narrow, by whatever torch computes it."""
+    return _NARROW.get()
+
+
 def _precision(module: nn.Module) -> LayerPrecision | None:
     precision = getattr(module, "fewbits_products", None)
     return precision if isinstance(precision, LayerPrecision) else None
@@ -177,7 +186,12 @@ class _Mode(TorchFunctionMode):
                 raise ArgumentError(
                     f"{func.__name__} with out= is not made narrow; write `y = ...`, or exclude the module"
                 )
-            result = product(precision, *args, **_as_torch(func, named))
+            assert precision is not None
+            token = _NARROW.set(any(precision.recipe.operands.values()))
+            try:
+                result = product(precision, *args, **_as_torch(func, named))
+            finally:
+                _NARROW.reset(token)
             if result is not None:
                 return result
         if precision is not None and (func in WIDE or sparse):

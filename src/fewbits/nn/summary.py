@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fewbits.errors import ArgumentError
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.left_wide import LeftWide
+from fewbits.nn.narrow_products import multiplies_narrow
 from fewbits.recipes.recipe import OPERANDS, Recipe
 from fewbits.tensor.evaluation import buffers_kept
 
@@ -178,7 +179,8 @@ class _Products(TorchDispatchMode):
         multiplies = name in _PRODUCTS or name.startswith(
             ("_scaled_dot_product", "mkldnn", "_flash", "_efficient")
         )
-        if multiplies and not any(narrow for _, narrow in self.running):
+        narrow = any(narrow for _, narrow in self.running) or multiplies_narrow()
+        if multiplies and not narrow:
             self.products.setdefault(self.running[-1][0] if self.running else "", set()).add(name)
         return func(*args, **(kwargs or {}))
 
