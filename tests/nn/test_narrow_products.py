@@ -380,6 +380,10 @@ def test_vectors_and_contractions_have_the_bits_of_one_product_of_matrices(
         (lambda a, b: torch.linalg.multi_dot([a, b]), "linalg_multi_dot"),
         (lambda a, b: torch.zeros(9, 5).addmm_(a, b), "addmm_"),
         (lambda a, b: functional.conv1d(a.mT[None], b.T[:, :, None]), "conv1d"),
+        (lambda a, _: torch.linalg.matrix_power(a[:, :9], 3), "linalg_matrix_power"),
+        (lambda a, _: a.cov(), "cov"),
+        (lambda a, _: torch.corrcoef(a), "corrcoef"),
+        (lambda a, _: torch.gru_cell(a, a, torch.ones(96, 32), torch.ones(96, 32)), "gru_cell"),
     ],
 )
 def test_functions_that_stay_wide_are_named(function: Any, name: str) -> None:
