@@ -62,6 +62,7 @@ def _add_compensated_(
     """Kahan's sum with every operation rounded to the parameter's format.
 
     A compensation stands where the parameter is what it was left by: the sum without the loss rounds to it.
+    Of an update beyond the parameter Kahan's loss may be a whole step of it, and is dropped, too.
     """
     lost = unpack(state["compensation"], values) if "compensation" in state else torch.zeros_like(values)
     if target.rounding != "stochastic":
