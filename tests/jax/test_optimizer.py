@@ -67,6 +67,39 @@ def test_moments_are_held_in_the_recipes_format_and_counters_are_not_touched() -
     assert (inner.mu["w"] == jnp.bfloat16(np.float32(0.1) * held)).all()
 
 
+@pytest.mark.parametrize("name", ["fp32", "fp16-master", "bf16-only-nearest"])
+@pytest.mark.parametrize("given", [np.float64, np.float32, jnp.bfloat16, np.float16])
+def test_what_is_held_keeps_its_types_from_the_first_step_on(name: str, given: Any) -> None:
+    with jax.enable_x64(True):
+        rates = optax.adam(np.float64(0.1), mu_dtype=jnp.bfloat16)  # a moment and updates of other types
+        optimizer = fj.RecipeOptimizer(rates, name)
+        before = optimizer.init({"w": np.ones(4, given), "rate": jnp.float64(1.5)})
+        gradients = {"w": jnp.ones(4, jnp.float64), "rate": jnp.float64(0)}
+        after = optimizer.update(*before, gradients, finite=True)
+    types = [[leaf.dtype.name for leaf in jax.tree.leaves(tree)] for tree in (before, after)]
+    assert types[0] == types[1]
+    assert set(types[0]) <= {"int32", "float32", read(name).parameter and str(before[0]["w"].dtype)}
+    if before[1].master is not None:
+        assert {leaf.dtype.name for leaf in before[1].master.values()} == {"float32"}
+
+
+def test_narrow_parameters_are_rounded_to_the_format_not_to_their_own_type() -> None:
+    optimizer = fj.RecipeOptimizer(optax.sgd(0.1), "fixed16")
+    for dtype in (jnp.bfloat16, np.float16, np.float32):
+        held, _ = optimizer.init({"w": np.full(3, 5, dtype)})
+        assert (np.asarray(held["w"], np.float64) == 2 - 2.0**-14).all(), dtype  # 2 in 16 bits
+
+
+def test_a_master_of_one_number_is_held_in_its_format() -> None:
+    optimizer = fj.RecipeOptimizer(optax.sgd(1.0), "fp32:parameter=fp8_e4m3,master=bf16,has_master=yes")
+    parameters, state = optimizer.init({"one": jnp.float32(1.3), "more": jnp.full(2, 1.3)})
+    for wanted in (1.296875, 1.3046875):  # 166 of 128 and, 0.64 of a step further, 167
+        assert {str(master.dtype) for master in state.master.values()} == {"bfloat16"}
+        assert (float(state.master["one"]), *map(float, state.master["more"])) == (wanted,) * 3
+        gradients = {"one": jnp.float32(-0.005), "more": jnp.full(2, -0.005)}
+        parameters, state = optimizer.update(parameters, state, gradients)
+
+
 def test_a_step_with_an_overflow_changes_nothing() -> None:
     optimizer = fj.RecipeOptimizer(optax.adam(1e-3), "fp16-master")
     before = optimizer.init({"w": jnp.ones((4, 4))})

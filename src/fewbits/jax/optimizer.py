@@ -51,8 +51,8 @@ class RecipeState(Generic[Tree]):
     """What a :class:`RecipeOptimizer` holds between steps, a pytree.
 
     Attributes:
-        inner: the state of the optimizer, its arrays in the recipe's moment format.
-        master: the float32 parameters that updates are added to; None without master weights.
+        inner: the state of the optimizer, its arrays in the recipe's moment format, single numbers float32.
+        master: the parameters that updates are added to, in the recipe's master format; None without.
     """
 
     inner: object
@@ -103,7 +103,7 @@ class RecipeOptimizer:
         """Return the parameters as the recipe holds them, and the state before the first step.
 
         Args:
-            parameters: any tree, float32 where it is floating-point.
+            parameters: any tree; floating-point arrays of another type are made float32 first.
             key: of ``jax.random``, for roles that are stored with stochastic rounding; ``update=stochastic``
                 alone draws nothing here.
 
@@ -115,9 +115,10 @@ class RecipeOptimizer:
         check_key(recipe, (recipe.parameter, recipe.first_moment, master), key, "what they store")
         keys = _split(key, 3)
         floats, others = partition(parameters)
-        state = _held(self.optimizer.init(floats), recipe.first_moment, keys[0])
-        kept = _held(floats, master, keys[1]) if recipe.has_master and recipe.parameter else None
-        narrow = _held(floats, recipe.parameter, keys[2], scalars=True)
+        wide = _widened(floats)  # first: bfloat16 would round what it is given of another format
+        state = _held(_widened(self.optimizer.init(wide)), recipe.first_moment, keys[0])
+        kept = _held(wide, master, keys[1], scalars=True) if recipe.has_master and recipe.parameter else None
+        narrow = _held(wide, recipe.parameter, keys[2], scalars=True)
         return combine(narrow, others), RecipeState(state, kept)
 
     def update(
@@ -162,10 +163,10 @@ class RecipeOptimizer:
         step = jnp.asarray(True if finite is None else finite)
         wide, before = _widened((narrow if state.master is None else state.master, state.inner))
         held = _held_gradients(_widened(gradients), recipe.held_gradient, keys[0])
-        updates, inner = self.optimizer.update(held, before, wide)
+        updates, inner = _widened(self.optimizer.update(held, before, wide))
         # A skipped step has nothing to store: its NaN would be refused by formats that have none.
         stepped, inner = select(step, (jax.tree.map(jnp.add, wide, updates), inner), (wide, before))
-        kept = None if state.master is None else _held(stepped, master, keys[1])
+        kept = None if state.master is None else _held(stepped, master, keys[1], scalars=True)
         source = stepped if kept is None else _widened(kept)
         rounded_parameters = _held(source, target, keys[2], scalars=True)
         following = RecipeState(_held(inner, recipe.first_moment, keys[3]), kept)
