@@ -11,7 +11,7 @@ jax = pytest.importorskip("jax")
 import jax.numpy as jnp  # noqa: E402  # JAX has to be there
 
 import fewbits.jax as fj  # noqa: E402
-from fewbits.errors import ArgumentError, DTypeError  # noqa: E402
+from fewbits.errors import ArgumentError, DataError, DTypeError  # noqa: E402
 from fewbits.formats import parse  # noqa: E402
 from fewbits.jax.linear import followed, operand  # noqa: E402
 from fewbits.nn import prepare  # noqa: E402
@@ -211,4 +211,36 @@ def test_what_is_no_array_of_real_numbers_is_refused_by_name() -> None:
     ):
         with pytest.raises(DTypeError, match=message):
             fj.linear(a, b, "mxfp8", bias=bias)
+    for given, told in (
+        (jax.random.split(jax.random.key(0), (2, 32)), "x is an array of key<fry>; expected real numbers"),
+        (np.ma.array(x, mask=x > 0), "x is a MaskedArray; expected an array"),
+    ):
+        with pytest.raises(DTypeError, match=told):
+            fj.linear(given, w, "mxfp8")
     assert fj.linear(x > 0, w, "fp32", bias=w[:, 0])[0, 0] == 33
+
+
+@pytest.mark.parametrize("kind", [">f4", "<f4", ">f2", "f8", "i4", "i1", "?", jnp.float8_e4m3fn])
+def test_real_numbers_of_any_type_are_multiplied(kind: Any) -> None:
+    x, w, bias = (np.resize(np.float32([1, 0, 1]), shape).astype(kind) for shape in ((2, 32), (4, 32), (4,)))
+    wanted = x.astype(np.float64) @ w.astype(np.float64).T + bias.astype(np.float64)
+    name = "fp32:forward_weight=fp8_e4m3"  # which has all of the values
+    assert np.array_equal(fj.linear(x, w, name, bias=bias), wanted)
+    with jax.enable_x64(True):
+        whole = jnp.asarray(w.astype(np.float64))  # JAX has it as float32 where that is off
+        assert np.array_equal(fj.linear(x, whole, name, bias=bias), wanted)
+
+
+def test_nan_passes_a_format_without_it_under_grad_without_jit() -> None:
+    x, w, name = jnp.ones((2, 4)), jnp.ones((3, 4)), "fp32:forward_activation=int8,dx_gradient=int8"
+    bad = x.at[0, 0].set(jnp.nan)
+
+    def loss(x: jax.Array, scale: float) -> jax.Array:
+        return fj.linear(x, w, name).sum() * scale
+
+    value, gradient = jax.value_and_grad(loss)(bad, 1.0)
+    assert np.isnan(value)
+    assert (gradient == 3).all()
+    assert np.isposinf(jax.grad(loss)(x, jnp.inf)).all()
+    with pytest.raises(DataError, match="holds 1 NaN and infinities"):
+        loss(bad, 1.0)

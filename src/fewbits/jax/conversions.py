@@ -23,7 +23,7 @@ from fewbits.kernels.bits.axes import checked_axis
 from fewbits.kernels.bits.options import Choices, Options, decide
 from fewbits.kernels.bits.scale_rules import MEAN_RULES
 
-_DTYPES = (np.dtype(np.float32), np.dtype(jnp.bfloat16), np.dtype(np.float16))
+DTYPES = (np.dtype(np.float32), np.dtype(jnp.bfloat16), np.dtype(np.float16))
 
 
 def quantize(
@@ -123,15 +123,16 @@ def _checked(
 def _array(x: ArrayLike) -> Array:
     """Return ``x`` as an array of JAX, which knows one byte order and makes float64 float32 in silence."""
     try:
-        given = _native(x) if isinstance(x, np.ndarray | np.generic) else jnp.asarray(x)
-        if given.dtype in _DTYPES:
+        given = native(x) if isinstance(x, np.ndarray | np.generic) else jnp.asarray(x)
+        if given.dtype in DTYPES:
             return jnp.asarray(given)
     except (TypeError, ValueError) as error:
         raise DTypeError(f"{type(x).__name__}; expected an array of float32, bfloat16 or float16") from error
     raise DTypeError(f"an array of {given.dtype}; expected float32, bfloat16 or float16: convert it first")
 
 
-def _native(x: np.ndarray | np.generic) -> np.ndarray | np.generic:
+def native(x: np.ndarray | np.generic) -> np.ndarray | np.generic:
+    """Return ``x`` in the byte order of the machine."""
     return x if x.dtype.isnative else x.astype(x.dtype.newbyteorder("="))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from fewbits.errors import ArgumentError, DTypeError
+from fewbits.jax.conversions import DTYPES, native
 from fewbits.jax.narrow_array import NarrowArray
 from fewbits.jax.recipe_roles import VECTORS, check_key, check_recipe, rounded
 from fewbits.jax.varying import alike
@@ -42,7 +44,8 @@ def linear(
 
     Args:
         x: (..., k).
-        weight: (n, k), as Equinox and PyTorch have it; a kernel of Flax is its transpose.
+        weight: (n, k), as Equinox and PyTorch have it; a kernel of Flax is its transpose. One that is not
+            float32, bfloat16 or float16 is made float32 before it is rounded.
         recipe: a recipe, or its text.
         bias: (n,), or None.
         first: the layer is the model's first; some recipes leave its operands as they are.
@@ -58,26 +61,33 @@ def linear(
         ArgumentError: shapes do not fit, there is no such recipe, it does something that JAX's products do
             not, or a key is missing or not used.
     """
-    for name, given in (("x", x), ("weight", weight), ("bias", bias)):
-        if given is not None or name != "bias":
-            _check_real(name, given)
+    x, weight = _real("x", x), _real("weight", weight)
+    bias = None if bias is None else _real("bias", bias)
     _check_shapes(x.shape, weight.shape, None if bias is None else bias.shape)
     chosen = read(recipe)
     check_recipe(chosen)
     check_key(chosen, chosen.operands.values(), key, "operands")
     chosen = followed(chosen, first, last)
     rows = x.astype(VECTORS[chosen.vector])
+    if weight.dtype not in DTYPES:
+        weight = weight.astype(np.float32)
     y = _linear(alike(rows, weight, key), alike(weight, x, key), key, chosen, last)
     return y if bias is None else _add_bias(alike(y, bias), alike(bias, y))
 
 
-def _check_real(name: str, given: object) -> None:
-    """Raise DTypeError for what JAX would multiply only in part, as complex numbers, or not at all."""
-    if not isinstance(given, jax.Array | np.ndarray):
+def _real(name: str, given: object) -> Any:
+    """Return an array of real numbers in the byte order of JAX.
+
+    Raises DTypeError for what JAX would multiply only in part, as complex numbers, or not at all.
+    """
+    if isinstance(given, np.ma.MaskedArray) or not isinstance(given, jax.Array | np.ndarray):
         unpacked = ": call .dequantize() first" if isinstance(given, NarrowArray) else ""
         raise DTypeError(f"{name} is a {type(given).__name__}; expected an array of real numbers{unpacked}")
-    if not jnp.isdtype(given.dtype, ("bool", "integral", "real floating")):
-        raise DTypeError(f"{name} is an array of {given.dtype}; expected real numbers")
+    array = native(given) if isinstance(given, np.ndarray) else given
+    plain = isinstance(array.dtype, np.dtype)  # those of keys are JAX's own
+    if not (plain and jnp.isdtype(array.dtype, ("bool", "integral", "real floating"))):
+        raise DTypeError(f"{name} is an array of {array.dtype}; expected real numbers")
+    return array
 
 
 def _check_shapes(x: Shape, weight: Shape, bias: Shape | None) -> None:
@@ -113,15 +123,20 @@ def _bias_backward(bias: Array, gradient: Array) -> tuple[Array, Array]:
 _add_bias.defvjp(_bias_forward, _bias_backward)
 
 
-def operand(role: str, x: Array, axis: int, recipe: Recipe, last: bool, key: Array | None) -> Array:
-    """Return ``x`` as the operand ``role`` of a product that sums along ``axis``; same shape and dtype."""
+def operand(
+    role: str, x: Array, axis: int, recipe: Recipe, last: bool, key: Array | None, refuse: bool = False
+) -> Array:
+    """Return ``x`` as the operand ``role`` of a product that sums along ``axis``; same shape and dtype.
+
+    ``refuse`` is that of :func:`fewbits.jax.recipe_roles.rounded`.
+    """
     target = getattr(recipe, role)
     if target is None or (last and role.endswith("gradient") and not recipe.logit_gradient):
         return x
     # A dynamic loss scale backs off where a gradient overflows: it has to see that.
     scaled = role.endswith("gradient") and recipe.scaling is not None and recipe.scaling.dynamic
     own = None if key is None else jax.random.fold_in(key, OPERANDS.index(role))
-    return rounded(x, target, axis, overflow=None if scaled else "saturate", key=own)
+    return rounded(x, target, axis, overflow=None if scaled else "saturate", key=own, refuse=refuse)
 
 
 def _rows(x: Array) -> Array:
@@ -139,15 +154,20 @@ def _multiply(a: Array, b: Array) -> Array:
 
 @partial(jax.custom_vjp, nondiff_argnums=(3, 4))
 def _linear(x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bool) -> Array:
-    return _forward(x, weight, key, recipe, last)[0]
+    return _product(x, weight, key, recipe, last, refuse=True)
+
+
+def _product(x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bool, refuse: bool) -> Array:
+    a = operand("forward_activation", _rows(x), 1, recipe, last, key, refuse)
+    b = operand("forward_weight", weight, 1, recipe, last, key, refuse)
+    return _multiply(a, b.T).reshape((*x.shape[:-1], weight.shape[0]))
 
 
 def _forward(
     x: Array, weight: Array, key: Array | None, recipe: Recipe, last: bool
 ) -> tuple[Array, tuple[Array, Array, Array | None]]:
-    a = operand("forward_activation", _rows(x), 1, recipe, last, key)
-    b = operand("forward_weight", weight, 1, recipe, last, key)
-    return _multiply(a, b.T).reshape((*x.shape[:-1], weight.shape[0])), (x, weight, key)
+    # Under grad alone JAX shows values here, of which NaN stays as under jit.
+    return _product(x, weight, key, recipe, last, refuse=False), (x, weight, key)
 
 
 def _backward(

@@ -52,6 +52,7 @@ def rounded(
     *,
     overflow: str | None = "saturate",
     key: Array | None = None,
+    refuse: bool = True,
 ) -> Array:
     """Return ``x`` rounded as a role is; same shape and dtype.
 
@@ -64,9 +65,10 @@ def rounded(
         axis: along which blocks lie.
         overflow: what lies beyond the largest value becomes; None is the format's own way.
         key: is used if the role is drawn.
+        refuse: NaN and infinity; where it is false, they stay as they are.
     """
     refuses = options(target.format, overflow=overflow).nonfinite == "raise"
-    unknown = refuses and isinstance(x, jax.core.Tracer)
+    stay = refuses and (not refuse or isinstance(x, jax.core.Tracer))
     found = fake_quantize(
         x,
         target.format,
@@ -74,7 +76,7 @@ def rounded(
         rounding=target.rounding,
         scale_rule=target.scale_rule,
         overflow=overflow,
-        nonfinite="saturate" if unknown else None,
+        nonfinite="saturate" if stay else None,
         key=key if target.rounding == "stochastic" else None,
     )
-    return jnp.where(jnp.isfinite(x), found, x) if unknown else found
+    return jnp.where(jnp.isfinite(x), found, x) if stay else found
