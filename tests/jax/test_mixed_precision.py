@@ -87,6 +87,38 @@ def test_a_narrow_array_among_parameters_keeps_its_values_and_takes_no_step() ->
     assert not np.array_equal(after["w"], held["w"])
 
 
+@pytest.mark.parametrize(
+    ("dtype", "before", "update", "wanted"),
+    [
+        (jnp.bfloat16, 1.0, 2.0**-8 + 2.0**-20, 1 + 2.0**-7),  # an update of bfloat16 is 2^-8: a tie, to 1
+        (jnp.float16, 1.0, 2.0**-11 + 2.0**-23, 1 + 2.0**-10),
+        (jnp.float16, -60000.0, 70000.0, 10000.0),  # beyond float16
+    ],
+)
+def test_an_update_is_added_to_narrow_parameters_with_one_rounding(
+    dtype: Any, before: float, update: float, wanted: float
+) -> None:
+    optimizer, parameters = optax.sgd(1.0), {"w": jnp.full(3, before, dtype)}
+    other = jnp.float16 if dtype == jnp.bfloat16 else jnp.bfloat16
+    found = []
+    with jax.numpy_dtype_promotion("strict"):
+        state = optimizer.init(parameters)
+        for gradient in (jnp.float32(-update), other(-update)):  # no type of 16 bits holds the other
+            gradients = {"w": jnp.broadcast_to(gradient, 3)}
+            stepped, _ = fj.optimizer_update(parameters, optimizer, state, gradients, jnp.asarray(True))
+            found.append(stepped["w"])
+    assert {x.dtype for x in found} == {jnp.dtype(dtype)}
+    assert found[0].astype(jnp.float32).tolist() == [wanted] * 3
+
+
+@pytest.mark.parametrize("kind", ["<f8", ">f8", ">f4", ">f2"])
+def test_arrays_of_numpy_are_asked_and_unscaled_as_they_are(kind: str) -> None:
+    large = np.array([np.finfo(kind).max, 2.0**15], kind)  # of float64 beyond float32
+    assert fj.all_finite([large, jnp.ones(2)])
+    assert not fj.all_finite([np.append(large, np.array(np.nan, kind)), jnp.ones(2)])
+    assert fj.DynamicLossScaling().unscale(large[1:])[0] == 1
+
+
 def test_functions_cast_what_they_take_and_what_they_return() -> None:
     def kinds(x: jax.Array, *, y: jax.Array, n: jax.Array) -> tuple[jax.Array, str]:
         return x * y, f"{x.dtype} {y.dtype} {n.dtype}"

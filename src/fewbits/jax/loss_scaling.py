@@ -96,7 +96,7 @@ class DynamicLossScaling:
         """
         entered = self._entering(dtype)
         unscaled: Tree = jax.tree.map(
-            lambda g: jnp.asarray(g).astype(jnp.float32) / entered if is_floating(g) else g,
+            lambda g: jnp.asarray(g.astype(jnp.float32)) / entered if is_floating(g) else g,
             gradients,
             is_leaf=is_narrow,
         )

@@ -8,6 +8,7 @@ from typing import Any, Generic, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
 from fewbits.errors import ArgumentError
@@ -32,6 +33,8 @@ def optimizer_update(
 ) -> tuple[Tree, object]:
     """Return the parameters and the state after a step, or as they were if the gradients are not finite.
 
+    Sums are float32, or float64 where one of the two is, and rounded once to the type of the parameter.
+
     Args:
         parameters: any tree; its floating-point arrays are stepped, the rest is returned as it is.
         optimizer: of Optax, or anything with its ``init`` and ``update``.
@@ -41,8 +44,14 @@ def optimizer_update(
     """
     floats, others = partition(parameters)
     updates, following = optimizer.update(gradients, state, floats)
-    stepped = jax.tree.map(lambda p, u: p + u.astype(p.dtype), floats, updates)
+    stepped = jax.tree.map(_added, floats, updates)
     return combine(select(finite, stepped, floats), others), select(finite, following, state)
+
+
+def _added(parameter: Array, update: Array) -> Array:
+    # By NumPy, float32 or wider: JAX may be set to promote nothing.
+    wide = np.promote_types(np.promote_types(np.float32, parameter.dtype), update.dtype)
+    return (parameter.astype(wide) + update.astype(wide)).astype(parameter.dtype)
 
 
 @partial(jax.tree_util.register_dataclass, data_fields=("inner", "master"), meta_fields=())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeGuard, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.typing import DTypeLike
+from numpy.typing import NDArray
 
 from fewbits.jax.narrow_array import NarrowArray
 
@@ -96,9 +97,9 @@ def combine(floats: Tree, others: Tree) -> Tree:
 
 def all_finite(tree: object) -> Array:
     """Return whether no floating-point array of a tree holds NaN or infinity: a boolean array, for jit."""
-    found = [
-        jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(tree, is_leaf=is_narrow) if is_floating(leaf)
-    ]
+    leaves: list[Array | NDArray[Any]] = [*filter(is_floating, jax.tree.leaves(tree, is_leaf=is_narrow))]
+    # JAX would make infinity of float64 beyond float32, and knows one byte order.
+    found = [(np if isinstance(leaf, np.ndarray) else jnp).isfinite(leaf).all() for leaf in leaves]
     return jnp.stack(found).all() if found else jnp.asarray(True)
 
 
