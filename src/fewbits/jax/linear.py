@@ -37,7 +37,8 @@ def linear(
 
     The operands are those of :class:`fewbits.nn`'s layers, bit for bit unless they are drawn: each is rounded
     along the axis that its product sums over, from the array as it was before. Sums are float32, in an order
-    that the backend chooses. Which layers follow the recipe the caller says by calling this.
+    that the backend chooses. Which layers follow the recipe the caller says by calling this. Under ``vmap``
+    over the examples of a batch each is a batch of one, along which the gradient of the weight is rounded.
 
     NaN and infinity in an operand whose format has no NaN are refused where values are known; under ``jit``,
     ``vmap`` and ``grad`` they stay as they are.
