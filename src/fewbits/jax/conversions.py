@@ -53,7 +53,7 @@ def quantize(
         format: a format, or its text.
         axis: the axis along which blocks lie; the last block may be partial.
         rounding: ``nearest_even``, ``nearest_away``, ``toward_zero``, ``up``, ``down`` or ``stochastic``.
-        scale_rule: how a power-of-two scale is chosen, as for :func:`fewbits.quantize`.
+        scale_rule: how a power-of-two scale is chosen, as for :func:`fewbits.quantize`; none from a mean.
         overflow: what an element above the largest value becomes: ``saturate``, ``inf`` or ``nan``.
         nonfinite: what NaN and infinity become: ``block_nan``, ``element``, ``saturate`` or ``raise``.
             ``raise`` needs values, and so no jit, vmap or grad around it.

@@ -36,7 +36,7 @@ def cast_tree(tree: Tree, dtype: DTypeLike) -> Tree:
     Integers, booleans, keys of ``jax.random``, a :class:`NarrowArray` with its scales, numbers of Python,
     functions and whatever else a leaf may be are returned as they are: a number of Python that goes through
     ``jit`` comes out of it as an array, and is cast from then on. Conversion is JAX's own, of NumPy's arrays
-    NumPy's, to nearest even; gradients pass.
+    NumPy's, to nearest even, where float64 may be rounded to float32 on its way; gradients pass.
 
     Args:
         tree: any pytree: a module of Equinox, parameters of Flax, a batch.
