@@ -119,6 +119,32 @@ def test_arrays_of_numpy_are_asked_and_unscaled_as_they_are(kind: str) -> None:
     assert fj.DynamicLossScaling().unscale(large[1:])[0] == 1
 
 
+@pytest.mark.parametrize(
+    ("finite", "told"),
+    [
+        (jnp.array([True, False, True]), r"an array of bool\[3\]"),  # which stepped some of the numbers
+        (0.5, r"0\.5"),
+        (jnp.float32(jnp.nan), r"an array of float32\[\]"),
+        (jax.random.key(0), r"an array of key<fry>\[\]"),
+        ("no", "'no'"),
+    ],
+)
+def test_whether_all_is_finite_is_one_boolean(finite: Any, told: str) -> None:
+    optimizer, parameters = optax.sgd(0.1), {"w": jnp.ones(3)}
+    recipes = fj.RecipeOptimizer(optimizer, "fp32")
+    for step in (
+        lambda: fj.optimizer_update(parameters, optimizer, optimizer.init(parameters), parameters, finite),
+        lambda: recipes.update(*recipes.init(parameters), parameters, finite=finite),
+        lambda: fj.DynamicLossScaling().adjusted(finite),
+    ):
+        with pytest.raises(ArgumentError, match=f"finite={told}; expected one boolean, as .*all_finite"):
+            step()
+    for one in (True, np.True_, np.array(True), jnp.array(True), jnp.int32(1)):  # as pmin of devices has it
+        stepped, _ = recipes.update(*recipes.init(parameters), parameters, finite=one)
+        assert (stepped["w"] == np.float32(0.9)).all()
+        assert fj.DynamicLossScaling().adjusted(one).good_steps == 1
+
+
 def test_functions_cast_what_they_take_and_what_they_return() -> None:
     def kinds(x: jax.Array, *, y: jax.Array, n: jax.Array) -> tuple[jax.Array, str]:
         return x * y, f"{x.dtype} {y.dtype} {n.dtype}"

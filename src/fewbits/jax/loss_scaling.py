@@ -12,7 +12,7 @@ from jax import Array, lax
 from jax.typing import ArrayLike, DTypeLike
 
 from fewbits.errors import ArgumentError
-from fewbits.jax.trees import Tree, is_floating, is_narrow
+from fewbits.jax.trees import Tree, is_floating, is_narrow, one_boolean
 from fewbits.recipes import Recipe
 from fewbits.recipes import recipe as read
 
@@ -113,7 +113,11 @@ class DynamicLossScaling:
 
         Args:
             finite: whether the gradients of this step are, as :func:`fewbits.jax.all_finite` returns it.
+
+        Raises:
+            ArgumentError: it is not one boolean.
         """
+        good = one_boolean(finite)
         steps = self.good_steps + 1
         grown = self.loss_scale * np.float32(self.factor)
         grown = jnp.where(grown <= np.float32(LARGEST_FLOAT16), grown, self.loss_scale)
@@ -122,6 +126,6 @@ class DynamicLossScaling:
         kept = jnp.where(due, grown, self.loss_scale)
         return replace(
             self,
-            loss_scale=jnp.where(finite, kept, shrunk),
-            good_steps=jnp.where(finite & ~due, steps, 0),
+            loss_scale=jnp.where(good, kept, shrunk),
+            good_steps=jnp.where(good & ~due, steps, 0),
         )

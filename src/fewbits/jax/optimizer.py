@@ -13,7 +13,16 @@ from jax import Array
 
 from fewbits.errors import ArgumentError
 from fewbits.jax.recipe_roles import VECTORS, check_key, check_recipe, rounded
-from fewbits.jax.trees import Tree, cast_tree, combine, is_floating, is_narrow, partition, select
+from fewbits.jax.trees import (
+    Tree,
+    cast_tree,
+    combine,
+    is_floating,
+    is_narrow,
+    one_boolean,
+    partition,
+    select,
+)
 from fewbits.recipes import Recipe, RoleFormat
 from fewbits.recipes import recipe as read
 
@@ -41,11 +50,15 @@ def optimizer_update(
         state: of the optimizer, made by its ``init`` of the floating-point arrays of the tree.
         gradients: of those arrays, unscaled, with None for other leaves.
         finite: whether all gradients are, as :func:`fewbits.jax.filter_grad` returns it.
+
+    Raises:
+        ArgumentError: ``finite`` is not one boolean.
     """
+    step = one_boolean(finite)
     floats, others = partition(parameters)
     updates, following = optimizer.update(gradients, state, floats)
     stepped = jax.tree.map(_added, floats, updates)
-    return combine(select(finite, stepped, floats), others), select(finite, following, state)
+    return combine(select(step, stepped, floats), others), select(step, following, state)
 
 
 def _added(parameter: Array, update: Array) -> Array:
@@ -152,7 +165,7 @@ class RecipeOptimizer:
             key: of ``jax.random``, for recipes that store with stochastic rounding; another one each step.
 
         Raises:
-            ArgumentError: a key is missing or not used, or ``finite`` is missing.
+            ArgumentError: a key is missing or not used, or ``finite`` is missing or not one boolean.
         """
         recipe = read(self.recipe)
         if recipe.scaling is not None and finite is None:
@@ -169,7 +182,7 @@ class RecipeOptimizer:
         stored = (target, recipe.held_gradient, recipe.first_moment, master)
         check_key(recipe, stored, key, "what they store")
         keys = _split(key, 4)
-        step = jnp.asarray(True if finite is None else finite)
+        step = one_boolean(True if finite is None else finite)
         wide, before = _widened((narrow if state.master is None else state.master, state.inner))
         held = _held_gradients(_widened(gradients), recipe.held_gradient, keys[0])
         updates, inner = _widened(self.optimizer.update(held, before, wide))

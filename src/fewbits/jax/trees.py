@@ -13,6 +13,7 @@ from jax import Array
 from jax.typing import DTypeLike
 from numpy.typing import NDArray
 
+from fewbits.errors import ArgumentError
 from fewbits.jax.narrow_array import NarrowArray
 
 Tree = TypeVar("Tree")
@@ -101,6 +102,23 @@ def all_finite(tree: object) -> Array:
     # JAX would make infinity of float64 beyond float32, and knows one byte order.
     found = [(np if isinstance(leaf, np.ndarray) else jnp).isfinite(leaf).all() for leaf in leaves]
     return jnp.stack(found).all() if found else jnp.asarray(True)
+
+
+def one_boolean(finite: object) -> Array:
+    """Return whether all gradients are finite, as an array of JAX.
+
+    Raises:
+        ArgumentError: it is not one boolean: a mask would step some of the numbers.
+    """
+    kinds = (np.bool_, np.integer)  # the least of all devices is an integer
+    if isinstance(finite, np.ndarray | jax.Array):
+        single = finite.shape == () and any(jnp.issubdtype(finite.dtype, kind) for kind in kinds)
+        shown = f"an array of {finite.dtype}{list(finite.shape)}"
+    else:
+        single, shown = isinstance(finite, int | np.integer | np.bool_), f"{finite!r:.60}"
+    if not single:
+        raise ArgumentError(f"finite={shown}; expected one boolean, as fewbits.jax.all_finite returns it")
+    return jnp.asarray(finite).astype(np.bool_)
 
 
 def select(condition: Array, new: Tree, old: Tree) -> Tree:
