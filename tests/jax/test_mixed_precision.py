@@ -284,6 +284,13 @@ def test_a_loss_that_has_no_gradient_is_refused(dtype: Any, scaling: fj.DynamicL
         fj.filter_value_and_grad(lambda w: w.sum().astype(dtype), scaling)(jnp.ones(3))
 
 
+@pytest.mark.parametrize("scaling", [1024.0, "dynamic", fj.DynamicLossScaling])
+def test_what_is_no_scaling_is_refused_before_the_loss_is_computed(scaling: Any) -> None:
+    for function in (fj.filter_value_and_grad, fj.filter_grad):
+        with pytest.raises(ArgumentError, match=r"scaling=.*; expected a DynamicLossScaling, or None"):
+            function(squares, scaling)
+
+
 def test_a_loss_that_is_a_number_is_scaled_too() -> None:
     scaled = fj.DynamicLossScaling().scale(2.0)
     assert scaled.dtype == jnp.float32

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import DTypeLike
 
-from fewbits.errors import DTypeError
+from fewbits.errors import ArgumentError, DTypeError
 from fewbits.jax.loss_scaling import DynamicLossScaling
 from fewbits.jax.trees import Tree, all_finite, cast_tree, combine, partition
 
@@ -62,7 +62,15 @@ def filter_value_and_grad(
         ``(loss, aux)``; the scaling of the next step; whether all gradients are finite; and the gradients, in
         float32, of the floating-point arrays of the first argument, with None for its other leaves. It raises
         DTypeError for a loss of integers, which has no gradient, or of complex numbers.
+
+    Raises:
+        ArgumentError: ``scaling`` is something else, such as a number.
     """
+    if not isinstance(scaling, DynamicLossScaling | None):
+        raise ArgumentError(
+            f"scaling={scaling!r:.60}; expected a DynamicLossScaling, or None: that of a recipe is"
+            " DynamicLossScaling.of(recipe), a static one DynamicLossScaling(jnp.float32(1024), factor=1)"
+        )
 
     def run(
         parameters: Tree, /, *args: object, **kwargs: object
