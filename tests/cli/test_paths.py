@@ -106,7 +106,7 @@ def test_every_parameter_that_is_a_path_is_marked() -> None:
     for command in APP.commands.values():
         for name, hint in get_type_hints(command.callback, include_extras=True).items():
             said = " ".join(str(getattr(mark, "help", "")) for mark in getattr(hint, "__metadata__", ()))
-            if "Path" in str(hint) or re.search(r"\bpath\b|\bfolder\b|\bFILE\b", said):
+            if "Path" in str(hint) or re.search(r"\bpath\b|\bfolder\b|\bor a file\b|\bFILE\b", said):
                 assert name in PATHS[command.name], (command.name, name)
 
 

@@ -85,6 +85,9 @@ def test_this_computer_is_measured_as_a_machine(
     data = tmp_path / "p.json"
     assert run([*ALEXNET, "--machine", str(path), "--json", str(data)]) == 0
     assert Plan.load(data).machine == measured
+    assert run([*ALEXNET, "--machine", str(path), "--json", str(path)]) == 2  # no output replaces an input
+    assert "which is read; give another name" in capsys.readouterr().err
+    assert load_machine(path) == measured
 
 
 @pytest.mark.slow

@@ -48,6 +48,7 @@ def plan(
     ] = None,
     machine: Annotated[
         str,
+        Reads(),
         typer.Option(help="v100, a100, h100, h200, b200, ethernet-cpus, or a file that --measure wrote."),
     ] = "h100",
     memory: Annotated[
