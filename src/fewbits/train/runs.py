@@ -19,6 +19,7 @@ from fewbits.recipes.rounding import joint_seed
 from fewbits.records import TrainRun
 from fewbits.train import checkpoint
 from fewbits.train.by_recipe import recipe_trainer
+from fewbits.train.held import held
 from fewbits.train.log import Log, column, warnings
 from fewbits.train.reproducible import seeded
 from fewbits.train.settings import Settings
@@ -62,8 +63,8 @@ def run(
         Losses, metric, warnings, bytes and time.
 
     Raises:
-        ArgumentError: unknown task, model or recipe, a checkpoint of other settings, or weights to start from
-            that do not fit the model.
+        ArgumentError: unknown task, model or recipe, a checkpoint of other settings, weights to start from
+            that do not fit the model, or another run that is writing to the folder.
         DataError: the task's data cannot be read, or the folder's checkpoint is broken.
     """
     chosen, task = read(settings.recipe), read_task(settings.task, settings.size, settings.model)
@@ -93,7 +94,7 @@ def run(
         if path is not None:
             checkpoint.load(trainer, settings, path)
         own.mkdir(parents=True, exist_ok=True)  # what is wrong has been told, and leaves no empty folder
-        with closing(Log(own, trainer.step_number)) as log:
+        with held(own), closing(Log(own, trainer.step_number)) as log:
             stopped = False
             while trainer.step_number < trainer.steps and not stopped:
                 began = time.monotonic()
