@@ -4,6 +4,8 @@ import hashlib
 import itertools
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -299,3 +301,29 @@ def test_a_dash_is_no_place_for_two_reports_or_for_bytes(
         capsys, ["compare", "model.safetensors", "--json", "-", "--report", "-"]
     )
     assert "--out -: a MatrixMarket file" in refused(capsys, ["solve", "a.mtx", "--out", "-"])
+
+
+@pytest.mark.parametrize(("command", "name"), OUTPUTS)
+def test_a_name_that_is_too_long_for_a_file_is_refused(
+    capsys: pytest.CaptureFixture[str], place: Path, command: Any, name: str
+) -> None:
+    assert "File name too long; give another path" in refused(capsys, typed(command, **{name: "x" * 300}))
+
+
+@pytest.mark.parametrize(("command", "name"), [p for p in OUTPUTS if p.values in RUNS])
+def test_a_folder_below_a_file_is_refused_before_any_work(
+    capsys: pytest.CaptureFixture[str], place: Path, command: Any, name: str
+) -> None:
+    said = refused(capsys, typed(command, **{name: "a.mtx/runs/first"}))
+    assert f"--out a.mtx/runs/first: {place / 'a.mtx'} is a file; give a place below a folder" in said
+
+
+def test_a_pipe_that_is_the_standard_output_is_refused_by_its_path(place: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fewbits", "formats", "mxfp4", "--json", "/dev/stdout"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert b"--json /dev/stdout is a device; give a file, or - where a text is written" in done.stderr

@@ -240,6 +240,20 @@ def test_what_does_not_converge_says_so_by_its_exit_code_and_by_the_name_of_its_
         assert not (sparse_system / "y.unconverged.mtx").exists()
 
 
+def test_what_does_not_converge_replaces_nothing_of_another_kind(
+    sparse_system: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["solve", str(sparse_system / "A.mtx"), "--solver", "cg", "--precision", "fp8_e5m2"]
+    (sparse_system / "x.unconverged.mtx").write_text("notes")
+    (sparse_system / "y.unconverged.mtx").mkdir()
+    for name, said in (("x.mtx", "is there and not a MatrixMarket file"), ("y.mtx", "is a folder")):
+        table = sparse_system / "t.json"
+        assert run([*given, "--out", str(sparse_system / name), "--json", str(table)]) == 2
+        assert said in capsys.readouterr().err
+        assert not table.exists()
+    assert (sparse_system / "x.unconverged.mtx").read_text() == "notes"
+
+
 def test_a_precision_that_is_refused_does_not_end_a_comparison(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

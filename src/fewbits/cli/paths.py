@@ -160,10 +160,13 @@ def _check(output: _Output, inputs: list[_Input]) -> None:
                 f"{output.name}: {output.kind.name} does not go to standard output; give a path"
             )
         return
-    for source in inputs:
-        _refuse_overwriting(output, source)
-    _refuse_another_kind(output)
-    _refuse_unwritable(output)
+    try:
+        for source in inputs:
+            _refuse_overwriting(output, source)
+        _refuse_another_kind(output)
+        _refuse_unwritable(output)
+    except OSError as error:  # a name that is too long, or a folder that nobody may look into
+        raise ArgumentError(f"{output.name:.200}: {error.strerror}; give another path") from None
 
 
 def _places(path: Path) -> tuple[Path, ...]:
@@ -187,6 +190,20 @@ def _refuse_overwriting(output: _Output, source: _Input) -> None:
         raise ArgumentError(f"{output.name} leads to {shared}, which is read; give another name to write to")
 
 
+def check_kind(name: str, path: Path, kind: Kind) -> None:
+    """Check an output whose name is no parameter's, as `guarded` checks the others.
+
+    Args:
+        name: the subject of the error.
+        path: where it is written.
+        kind: of what is written.
+
+    Raises:
+        ArgumentError: something of another kind is there.
+    """
+    _refuse_another_kind(_Output(name, path, kind))
+
+
 def _refuse_another_kind(output: _Output) -> None:
     target, kind = _real(output.path), output.kind
     if target.is_dir():
@@ -197,16 +214,19 @@ def _refuse_another_kind(output: _Output) -> None:
             raise ArgumentError(f"{output.name} is a file; give the name of a folder")
         if target.stat().st_size and not kind.begins(_head(target)):
             raise ArgumentError(f"{output.name} is there and not {kind.name}; give another name or remove it")
-    elif target.exists():
+    elif target.exists() or output.path.exists():  # a pipe behind /dev/stdout has no path of its own
         raise ArgumentError(f"{output.name} is a device; give a file, or - where a text is written")
 
 
 def _refuse_unwritable(output: _Output) -> None:
     """Refuse what could not be written, before hours of work go into it."""
-    if output.kind is FOLDER:
-        return  # made with its parents
-    folder = _real(output.path).parent
-    if not folder.is_dir():
+    target = _real(output.path)
+    folder = target.parent
+    if output.kind is FOLDER:  # made with its parents
+        folder = next(place for place in (target, *target.parents) if place.exists())
+        if not folder.is_dir():
+            raise ArgumentError(f"{output.name}: {folder} is a file; give a place below a folder")
+    elif not folder.is_dir():
         raise ArgumentError(f"{output.name}: the folder {folder} does not exist; create it first")
     if not os.access(folder, os.W_OK):
         raise ArgumentError(f"{output.name}: nothing can be written to {folder}; give another place")

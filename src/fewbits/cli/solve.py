@@ -11,7 +11,7 @@ import typer
 
 from fewbits.cli.arguments import JsonOption, ReportOption, provenance, refuse_idle
 from fewbits.cli.kinds import MATRIX, Reads, Writes
-from fewbits.cli.paths import tables_console, write_report
+from fewbits.cli.paths import check_kind, tables_console, write_report
 from fewbits.cli.progress import progress_bar
 from fewbits.errors import ArgumentError
 from fewbits.files.atomic import write_bytes
@@ -95,6 +95,7 @@ def solve(
     refuse_idle(context, idle, f"--solver {solver}" + " with --compare" * compare)
     if precision != "auto":
         (read if direct else krylov_precision)(precision)
+    unconverged = None if out is None else _unconverged(out, (matrix, right), (json, report))
     a, b = _system(matrix, right, direct)
     name = str(matrix or ("a random matrix" if direct else "a Poisson problem"))
     names = ["auto", *(PRECISIONS if direct else KRYLOV_PRECISIONS)] if compare else [precision]
@@ -107,10 +108,10 @@ def solve(
     for text in dict.fromkeys(str(w.message) for w in raised):
         typer.echo(f"warning: {text}", err=True)
     scores, failed = measured.scores, measured.failure
-    if out is not None:
-        out = _named(out, (matrix, right), (json, report)) if failed else out
-        write_bytes(out, _matrix_market(measured.x))
-        typer.echo(f"wrote {out}", err=True)
+    written = unconverged if failed else out
+    if written is not None:
+        write_bytes(written, _matrix_market(measured.x))
+        typer.echo(f"wrote {written}", err=True)
     console = tables_console(report, json)
     console.print(solve_table(scores))
     console.print(stages_table(scores))
@@ -131,17 +132,19 @@ def solve(
         raise typer.Exit(1)
 
 
-def _named(out: Path, inputs: tuple[Path | None, ...], outputs: tuple[Path | None, ...]) -> Path:
-    """Return the name of what did not converge.
+def _unconverged(out: Path, inputs: tuple[Path | None, ...], outputs: tuple[Path | None, ...]) -> Path:
+    """Return the name of what does not converge, checked before the work.
 
     Raises:
-        ArgumentError: it is that of an input, or of another output.
+        ArgumentError: it is that of an input, of another output, or of a file or folder of another kind.
     """
-    unconverged = out.with_name(f"{out.stem}.unconverged{out.suffix}")
+    path = out.with_name(f"{out.stem}.unconverged{out.suffix}")
+    name = f"--out {out}: without convergence {path}"
     for paths, what in ((inputs, "an input"), (outputs, "where --json or --report goes")):
-        if any(path is not None and unconverged.resolve() == path.resolve() for path in paths):
-            raise ArgumentError(f"no convergence, and {unconverged} is {what}; give another --out")
-    return unconverged
+        if any(other is not None and path.resolve() == other.resolve() for other in paths):
+            raise ArgumentError(f"{name} would be written, which is {what}; give another --out")
+    check_kind(f"{name} would be written, which", path, MATRIX)
+    return path
 
 
 def _system(matrix: Path | None, right: Path | None, direct: bool) -> tuple[LinearMap, NumpyArray]:
