@@ -265,7 +265,7 @@ def test_a_step_that_takes_arguments_is_refused(tmp_path: Path, monkeypatch: pyt
         "def step(x, y=1):\n    pass\n\ndef fine(y=1):\n    return 7\n"
     )
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ArgumentError, match=r"profiled_steps:step takes x; a step is called without"):
+    with pytest.raises(ArgumentError, match=r"profiled_steps:step takes x, and is called without"):
         user_step("profiled_steps:step")
     with pytest.raises(ArgumentError, match="write one that makes one training step"):
         user_step("profiled_steps:none")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from fewbits.bench import benchmark
 from fewbits.errors import ArgumentError
 from fewbits.recipes import recipe
 from fewbits.train import recipe_trainer
@@ -36,6 +37,12 @@ def without_loss():
 
 def one_batch():
     return nn.Linear(8, 1), batches()[:1], loss
+
+def sized(width, depth=2, *more, heads, **others):
+    return load()
+
+def with_defaults(width=8, *more, **others):
+    return load()
 
 no_batches = lambda: (nn.Linear(2, 2), [])
 no_model = lambda: (1, [2])
@@ -133,6 +140,14 @@ def test_a_loss_is_one_value_in_training_and_in_evaluation(module: Any, function
     for computed in (lambda: task.loss(model, batch), lambda: task.evaluate(model)):
         with pytest.raises(ArgumentError, match=f"returned {said}; expected the mean loss"):
             computed()
+
+
+def test_a_function_that_needs_arguments_is_refused_before_it_is_called(module: Any) -> None:
+    said = rf"{module}:sized takes width, heads, and is called without arguments; write one that takes none"
+    for read in (load_user_model, user_task, benchmark):
+        with pytest.raises(ArgumentError, match=said):
+            read(f"{module}:sized")
+    assert isinstance(load_user_model(f"{module}:with_defaults").model, nn.Linear)
 
 
 def test_a_loss_may_have_axes_of_one_value(module: Any) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from fewbits.errors import ArgumentError
 from fewbits.profiling.marks import marked
 from fewbits.train.by_recipe import recipe_trainer
 from fewbits.train.tasks import Task
@@ -47,17 +46,4 @@ def user_step(name: str) -> Step:
     Raises:
         ArgumentError: there is no such function, or it takes arguments.
     """
-    from inspect import Parameter, signature
-
-    function = user_function(name, "makes one training step")
-    needed = [
-        p.name
-        for p in signature(function).parameters.values()
-        if p.default is Parameter.empty and p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
-    ]
-    if needed:
-        raise ArgumentError(
-            f"{name} takes {', '.join(needed)}; a step is called without arguments: keep model and data in"
-            " its module"
-        )
-    return function
+    return user_function(name, "makes one training step")

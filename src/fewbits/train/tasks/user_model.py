@@ -14,6 +14,7 @@ It is called again for each seed, with torch's generator seeded, so that weights
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,7 +157,7 @@ def user_function(
         example: a module that could hold it, for the same.
 
     Raises:
-        ArgumentError: there is no such module or function.
+        ArgumentError: there is no such module or function, or it takes arguments.
     """
     if not is_user_model(name):
         raise ArgumentError(
@@ -179,4 +180,19 @@ def user_function(
     load = getattr(imported, function, None)
     if not callable(load):
         raise ArgumentError(f"{module} has no function {function}; write one that {returns}")
+    if needed := _needed(load):
+        raise ArgumentError(
+            f"{name} takes {', '.join(needed)}, and is called without arguments; write one that takes none"
+            f" and {returns}"
+        )
     return load  # type: ignore[no-any-return]  # what a module holds has no type
+
+
+def _needed(function: Callable[..., object]) -> list[str]:
+    """Return the arguments without which a function cannot be called."""
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):  # some functions of C say nothing of their arguments
+        return []
+    free = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [p.name for p in parameters if p.default is p.empty and p.kind not in free]
