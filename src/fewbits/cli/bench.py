@@ -24,6 +24,7 @@ from fewbits.cli.arguments import (
 from fewbits.cli.kinds import FOLDER, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, Report, progress_bar
+from fewbits.cli.streams import steady_streams
 from fewbits.errors import ArgumentError
 
 _OUT = Path("fewbits-bench")
@@ -129,6 +130,7 @@ class _Job:
         from fewbits.report import benchmark_json, benchmark_page, benchmark_table
         from fewbits.train.together import rank
 
+        steady_streams()  # of a process that was started for it, too
         benchmark, folder = read(self.task), self.out or _OUT
         seeds = range(benchmark.runs if self.runs is None else self.runs)
         try:

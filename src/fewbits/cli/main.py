@@ -9,7 +9,6 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import cache
-from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +31,7 @@ from fewbits.cli.prune import prune
 from fewbits.cli.recipes import recipes
 from fewbits.cli.scale import scale
 from fewbits.cli.solve import solve
+from fewbits.cli.streams import steady_streams
 from fewbits.cli.train import train
 from fewbits.errors import ArgumentError, FewbitsError
 from fewbits.report.quantities import visible
@@ -182,6 +182,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
-    if isinstance(sys.stdout, TextIOWrapper):  # a name that its encoding lacks costs no table and no report
-        sys.stdout.reconfigure(errors="backslashreplace")
+    steady_streams()
+    if not os.environ.get("COLUMNS", "80").strip("0"):  # unknown, as of a terminal without a size
+        del os.environ["COLUMNS"]
     sys.exit(run())

@@ -23,6 +23,7 @@ from fewbits.cli.arguments import (
 )
 from fewbits.cli.kinds import TRACE, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
+from fewbits.cli.streams import steady_streams
 from fewbits.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -135,6 +136,7 @@ class _Job:
         from fewbits.report import profile_json, profile_page, profile_table
         from fewbits.train.together import rank
 
+        steady_streams()  # of a process that was started for it, too
         found = self._profiles(rank() == 0)
         if rank():
             return

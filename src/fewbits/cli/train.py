@@ -31,6 +31,7 @@ from fewbits.cli.arguments import (
 from fewbits.cli.kinds import FOLDER, Reads, Writes
 from fewbits.cli.paths import tables_console, write_report
 from fewbits.cli.progress import Interrupted, Report, progress_bar
+from fewbits.cli.streams import steady_streams
 from fewbits.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ class _Job:
         from fewbits.report import train_json, train_page, train_table
         from fewbits.train.together import rank
 
+        steady_streams()  # of a process that was started for it, too
         given = [self._settings(each) for each in self.of_tasks]
         _check_folders([settings for of_task in given for settings in of_task], self.out, self.resume)
         runs = [_all_runs(of_task, self.out, self.resume) for of_task in given]
