@@ -129,6 +129,7 @@ def test_a_model_of_ones_own_is_captured(
         ([*ALEXNET[1:], "--machine", "pdp11"], "there is no machine 'pdp11'"),
         ([*ALEXNET[1:], "--memory", "1M"], "--memory of 1000000 bytes is 214441600 bytes too little"),
         ([*ALEXNET[1:], "--pin", "fc1"], "--pin 'fc1'"),
+        ([*ALEXNET[1:], "--pin", "fc1:b=" + 5000 * "9"], "is no split; give LAYER:DIMENSION=NUMBER"),
         ([*ALEXNET[1:], "--pin", "fc9:b=2"], "--pin names 'fc9', which fits no layer"),
         ([*ALEXNET[1:], "--forbid", "h"], "--forbid 'h': 'h'; give LAYER:DIMENSION"),
         ([*ALEXNET[1:], "--recipe", "mxfp5"], "there is no recipe 'mxfp5'; the nearest are mxfp"),

@@ -1,5 +1,7 @@
 """Narrow tensors are saved and loaded bit for bit, beside ordinary ones."""
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +120,14 @@ def test_damage_is_seen_whatever_letters_a_file_ends_with(name: str, tmp_path: P
     (tmp_path / name).write_bytes(octets)
     with pytest.raises(DataError):
         load_file(tmp_path / name)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
+def test_a_path_that_the_library_cannot_open_is_not_called_damage(tmp_path: Path) -> None:
+    path = tmp_path / os.fsdecode(b"caf\xe9.safetensors")
+    save_file({"a": torch.ones(2)}, path)
+    with pytest.raises(DataError, match=r"paths in UTF-8 alone: give the file, or its folder, another name$"):
+        load_file(path)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -236,9 +237,9 @@ def _pins(text: str | None) -> dict[str, dict[str, int]]:
     for item in read_list(text):
         layer, _, part = item.rpartition(":")
         name, _, number = part.partition("=")
-        if not layer or not number.strip().isdecimal():
+        if not layer or not re.fullmatch(r"\s*[0-9]{1,18}\s*", number):  # no network has wider dimensions
             raise ArgumentError(
-                f"pin={text!r}: {item!r} is no split; give LAYER:DIMENSION=NUMBER, as in fc1:b=8"
+                f"pin={text!r:.200}: {item!r:.200} is no split; give LAYER:DIMENSION=NUMBER, as in fc1:b=8"
             )
         splits = found.setdefault(layer, {})
         if name.strip() in splits:

@@ -264,6 +264,8 @@ def opened(file: Path, framework: str = "numpy") -> safe_open:
 
 
 def _likely_cause(file: Path) -> str:
+    if any("\ud800" <= character <= "\udfff" for character in str(file)):
+        return "; its library opens paths in UTF-8 alone: give the file, or its folder, another name"
     try:
         with file.open("rb") as source:
             start = source.read(64)
