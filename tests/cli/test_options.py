@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -18,7 +19,7 @@ from fewbits.cli import main as cli
 from fewbits.cli.aliases import Formats
 from fewbits.cli.arguments import read_bytes, read_codecs, read_count, read_numbers, read_recipes
 from fewbits.errors import ArgumentError
-from fewbits.train.tasks import TASKS
+from fewbits.train.tasks import TASKS, task
 
 APP = typer.main.get_command(cli.app)
 MINE = "block(element=lookup(-1,0,0.25,1),scale=fp32,size=16)"
@@ -397,3 +398,22 @@ def test_the_package_runs_as_a_module_and_completes_names() -> None:
     script = "import sys; sys.argv = ['fewbits']; from fewbits.cli.main import main; main()"
     asked = {"COMP_WORDS": "fewbits comp", "COMP_CWORD": "1", "_FEWBITS_COMPLETE": "complete_bash"}
     assert said("-c", script, **asked).strip() == "compare"
+
+
+@pytest.mark.parametrize(
+    ("words", "kind"),
+    [
+        (["train", "--recipe", "fp32", "--out", "runs"], "runs"),
+        (["prune", "--recipe", "none"], "models"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else value,
+)
+def test_a_task_that_is_named_twice_is_measured_once(
+    words: list[str], kind: str, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = task("digits")
+    short = replace(short, hyper=replace(short.hyper, steps=1))
+    monkeypatch.setattr("fewbits.train.tasks.digits_task", lambda config: short)
+    monkeypatch.setenv("FEWBITS_CACHE", str(place))
+    assert cli.run([*words, "--task", "digits, digits", "--json", "r.json"]) == 0
+    assert len(json.loads(Path("r.json").read_text())[kind]) == 1

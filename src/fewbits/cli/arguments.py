@@ -186,6 +186,11 @@ def read_list(text: str | None) -> list[str]:
     return [item.strip() for item in split(text or "") if item.strip()]
 
 
+def read_tasks(text: str | None) -> list[str]:
+    """Return the tasks of a comma-separated list, each once; None is an empty one."""
+    return list(dict.fromkeys(read_list(text)))
+
+
 def read_formats(text: str | None, default: Sequence[str]) -> list[Format]:
     """Return the formats of a comma-separated list, each once, or the default ones."""
     names = list(default) if text is None else read_list(text)

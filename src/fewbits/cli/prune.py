@@ -25,6 +25,7 @@ from fewbits.cli.arguments import (
     provenance,
     read_list,
     read_recipes,
+    read_tasks,
     refuse_idle,
     refuse_unused,
 )
@@ -91,7 +92,7 @@ def prune(
     """
     if model is not None:
         refuse_idle(context, {"task", "size"}, "--model, which is your own")
-    names = [model] if model is not None else read_list(task)
+    names = [model] if model is not None else read_tasks(task)
     chosen: dict[str, Any] = {
         "pattern": pattern or "2:4",
         "include": read_list(include),

@@ -26,6 +26,7 @@ from fewbits.cli.arguments import (
     provenance,
     read_list,
     read_recipes,
+    read_tasks,
     refuse_idle,
 )
 from fewbits.cli.kinds import FOLDER, Reads, Writes
@@ -135,7 +136,7 @@ def train(
             " and --exclude"
         )
     own = model if model is not None and ":" in model else None
-    tasks = read_list(task) if own is None else [own]
+    tasks = read_tasks(task) if own is None else [own]
     if own is not None:
         refuse_idle(context, {"task", "size"}, "--model, which is your own")
     if not names or not tasks:
