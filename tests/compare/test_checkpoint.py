@@ -205,6 +205,13 @@ def test_the_outlier_ratio_is_the_largest_over_the_root_mean_square(tmp_path: Pa
     assert tensor.outlier_ratio == pytest.approx(100 / np.sqrt(1.9999))
 
 
+@pytest.mark.parametrize("scale", [1e300, 1e-160, 1e-300])
+def test_where_squares_leave_the_range_no_outlier_ratio_is_told(scale: float, tmp_path: Path) -> None:
+    x = torch.tensor([[1.0, 2.0], [3.0, 4.0]], dtype=torch.float64) * scale
+    (tensor,) = measured(tmp_path, tensors={"x": x}).tensors
+    assert isnan(tensor.outlier_ratio)
+
+
 def test_a_scale_rule_reaches_the_formats_that_have_one(tmp_path: Path) -> None:
     x = normal(16, 64)
     formats = ["mxfp4", "nvfp4", "int8_channel", "bf16"]

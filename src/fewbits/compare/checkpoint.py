@@ -30,6 +30,7 @@ CHECKPOINT_FORMATS = (
     "int4_channel", "mx4",
 )  # fmt: skip
 
+_LEAST_SQUARES = 2.0**-900  # a sum of squares below this may have lost some
 _NO_WEIGHT = "the graph does not multiply it as a weight in FP32, FP16 or BF16: kept, as fewbits cast does"
 
 
@@ -133,8 +134,7 @@ def measure_checkpoint(
             seen, reason = Survey(), "left out by name: kept"
         of_tensor = [] if reason else [_score(tensor, trial) for trial in trials]
         scores += of_tensor
-        rms = sqrt(trials[0].tally.signal / tensor.count) if tensor.count else 0.0
-        outlier_ratio = seen.largest / rms if of_tensor and rms else nan
+        outlier_ratio = nan if reason else _outlier_ratio(seen.largest, trials[0].tally)
         summaries.append(_summary(tensor, outlier_ratio, reason, judge))
         advance(1.0)
         done += tensor.stored_bytes
@@ -258,6 +258,11 @@ def _score(tensor: StoredTensor, trial: _Trial) -> TensorScore:
         packed_bytes=layout_of(matrix, trial.format).nbytes,
         error=trial.tally.error(),
     )
+
+
+def _outlier_ratio(largest: float, tally: Tally) -> float:
+    """Return the largest magnitude over the root mean square; nan where squares leave float64's range."""
+    return largest / sqrt(tally.signal / tally.count) if _LEAST_SQUARES < tally.signal < inf else nan
 
 
 def _summary(tensor: StoredTensor, outlier_ratio: float, reason: str, judge: _Judge | None) -> TensorSummary:

@@ -30,7 +30,7 @@ class TensorSummary:
     shape: tuple[int, ...]
     dtype: str
     stored_bytes: int
-    outlier_ratio: float  # largest magnitude over root mean square
+    outlier_ratio: float  # largest magnitude over root mean square; nan where squares leave float64's range
     proposed: str | None  # None: keep the tensor unchanged
     proposed_bytes: int  # of the tensor in the file that `fewbits cast` would write
     reason: str  # why this format was proposed, or none
