@@ -258,6 +258,10 @@ def test_tensors_that_are_left_out_by_name_are_neither_measured_nor_proposed(pla
         ("[]", "no report of a checkpoint"),
         ("{", "is not JSON"),
         ('{"checkpoint": {"tensors": []}}', "no report"),
+        (
+            '{"checkpoint": {"tensors": [{"tensor": "w", "proposed": "mx5"}], "scale_rule": "floor"}}',
+            "p.json: there is no format named 'mx5'",
+        ),
     ],
 )
 def test_a_map_that_is_no_proposal_is_refused(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fewbits.errors import ArgumentError, DataError
+from fewbits.errors import ArgumentError, DataError, FormatError
 from fewbits.formats import Format, parse
 
 Rules = dict[str, Format]  # by patterns of names; the first that matches decides
@@ -56,6 +56,8 @@ def _proposed(path: Path) -> tuple[Rules, str]:
     try:
         tensors, rule = document["checkpoint"]["tensors"], str(document["checkpoint"]["scale_rule"])
         formats = {glob.escape(t["tensor"]): parse(t["proposed"]) for t in tensors if t["proposed"]}
+    except FormatError as error:
+        raise FormatError(f"{path}: {error}") from None
     except (KeyError, TypeError):
         raise DataError(
             f"{path} is no report of a checkpoint; give what `fewbits compare --json` wrote"
