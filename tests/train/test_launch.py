@@ -10,7 +10,8 @@ from torch._C._distributed_c10d import HashStore
 from torch.distributed import DistStoreError
 from torch.distributed.distributed_c10d import Store
 
-from fewbits.train.launch import of_this_start
+from fewbits.errors import ArgumentError
+from fewbits.train.launch import count_for, of_this_start
 
 RANKS = 4
 
@@ -50,3 +51,17 @@ def test_a_start_of_which_one_was_killed_is_met_by_nobody() -> None:
     with pytest.raises(DistStoreError, match="4 processes did not meet"):
         of_this_start(store, 1, RANKS, timedelta(milliseconds=200))  # beside the others' old tokens
     started(store)
+
+
+@pytest.mark.parametrize("text", ["", "abc", "-2", "2.0", 5000 * "9"])
+def test_a_number_of_processes_that_is_none_is_told_by_its_variable(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", text)
+    monkeypatch.delenv("RANK", raising=False)
+    assert count_for(3) == 3  # torchrun sets both
+    monkeypatch.setenv("RANK", "0")
+    with pytest.raises(ArgumentError, match=r"WORLD_SIZE is '.{0,59}'?, beside RANK; expected how many"):
+        count_for(1)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    assert count_for(1) == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 import time
@@ -26,19 +27,29 @@ Job = Callable[[], None]
 
 def has_torchrun() -> bool:
     """Return whether torchrun started this process as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    return "RANK" in os.environ and count() > 1
 
 
 def count() -> int:
-    """Return how many processes torchrun started."""
-    return int(os.environ["WORLD_SIZE"])
+    """Return how many processes torchrun started; 1 where it did not.
+
+    Raises:
+        ArgumentError: its variable has no number.
+    """
+    text = os.environ.get("WORLD_SIZE", "1")
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise ArgumentError(
+            f"the environment variable WORLD_SIZE is {text!r:.60}, beside RANK; expected how many processes"
+            " torchrun started: start by torchrun, or unset both"
+        )
+    return int(text)
 
 
 def count_for(processes: int) -> int:
     """Return how many processes there will be: those that torchrun started, or as many as were asked for.
 
     Raises:
-        ArgumentError: both were asked for, and differ.
+        ArgumentError: both were asked for, and differ, or torchrun's variable has no number.
     """
     started = count() if has_torchrun() else processes
     if started != processes and processes > 1:
