@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,37 @@ def test_the_residual_of_a_dense_system_is_in_the_units_of_a() -> None:
     assert solution.residual <= 1e-15
     far = factorize(1e200 * A).solve(1e200 * (A @ X))
     assert far.residual <= 1e-15
+
+
+def exact_residual(a: Any, x: Any, b: Any) -> float:
+    """Return |b - A x| / |b| of a real A, squares summed as fractions."""
+    r = size = Fraction(0)
+    for of_x, of_b in ((x.real, b.real), (x.imag, b.imag)):
+        for row, right in zip(a.tolist(), map(Fraction, of_b.tolist()), strict=True):
+            product = sum(Fraction(v) * Fraction(y) for v, y in zip(row, of_x.tolist(), strict=True))
+            r += (right - product) ** 2
+            size += right**2
+    ratio = r / size
+    shift = (ratio.numerator.bit_length() - ratio.denominator.bit_length()) // 2
+    return math.ldexp(math.sqrt(ratio / Fraction(4) ** shift), shift)
+
+
+@pytest.mark.parametrize("far", [1e-8, 1e-150])
+def test_the_residual_of_a_complex_right_hand_side_weighs_its_parts_as_they_are(far: float) -> None:
+    scale = np.array([[1e30], [1.0]])
+    a = scale * np.array([[1.0, 2.0], [1.0, 2.0 + 1e-9]])
+    b = np.array([[1e30], [1.0]]) + 1j * far * scale * [[0.3], [-0.7]]
+    for given, right in ((a, b), (a / scale, 1e-140 * b / scale)):  # scaled, and with small sides alone
+        found = factorize(given).solve(right)
+        assert found.residual == pytest.approx(exact_residual(given, found.x[:, 0], right[:, 0]), rel=1e-6)
+
+
+def test_a_residual_far_above_b_is_a_number() -> None:
+    a = np.array([[1e200, 2e200], [3.0, 4.0]])
+    b = np.array([0.0, 1.0])  # the rounding of x is 1e-16 of one, and 1e184 of b
+    found = factorize(a).solve(b)
+    assert 1e180 < found.residual < 1e186
+    assert found.residual == pytest.approx(exact_residual(a, found.x, b), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", KRYLOV)

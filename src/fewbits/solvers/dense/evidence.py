@@ -55,7 +55,8 @@ def _errors(last: Attempt, k: int) -> list[torch.Tensor]:
     else:
         forward = torch.full((k,), math.inf, dtype=torch.float64, device=last.b.device)
     others = system.normwise(state, last.b), state.errors, forward
-    return [system.relative_residuals(state, last.b, together=k), *(_worst(e, k) for e in others)]
+    residuals = system.relative_residuals(state, last.b, last.top, together=k)
+    return [residuals, *(_worst(e, k) for e in others)]
 
 
 def _worst(errors: torch.Tensor, k: int) -> torch.Tensor:

@@ -176,24 +176,30 @@ class System:
         sizes, scales = r.amax(0), self.own_norm * x + right.amax(0)
         return torch.where(sizes == 0, 0.0, sizes / scales)
 
-    def relative_residuals(self, state: State, b: torch.Tensor, *, together: int) -> torch.Tensor:
+    def relative_residuals(
+        self, state: State, b: torch.Tensor, top: torch.Tensor, *, together: int
+    ) -> torch.Tensor:
         """Return |b - A x| / |b|, 2-norms, in A's own units.
 
         Args:
             state: a solution.
             b: (n, k) of this system.
+            top: (k,), the exponents taken out of its columns, which may differ between the parts of one.
             together: number of columns; if b has twice as many, they are real parts, then imaginary parts.
         """
-        units = 0 if self.rows is None else -self.rows[:, None]
-        top = (exponents_of(b) + units).amax(0).reshape(-1, together).amax(0)
-        top = torch.where(top <= _NOTHING // 2, 0, top).repeat(b.shape[1] // together)
-        r, right = (
-            torch.linalg.vector_norm(
-                torch.linalg.vector_norm(times_power(v, units - top), dim=0).reshape(-1, together), dim=0
+        units = top - (0 if self.rows is None else self.rows[:, None])
+
+        def norms(v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            """Return the norms of columns in A's units as numbers and exponents: squares stay in range."""
+            level = (exponents_of(v) + units).amax(0).reshape(-1, together).amax(0)
+            level = torch.where(level <= _NOTHING // 2, 0, level)
+            parts = torch.linalg.vector_norm(
+                times_power(v, units - level.repeat(v.shape[1] // together)), dim=0
             )
-            for v in (state.residual, b)
-        )
-        return torch.where(r == 0, 0.0, r / right)
+            return torch.linalg.vector_norm(parts.reshape(-1, together), dim=0), level
+
+        (r, of_r), (right, of_b) = norms(state.residual), norms(b)
+        return torch.where(r == 0, 0.0, times_power(r / right, of_r - of_b))
 
     def state(self, x: torch.Tensor, b: torch.Tensor) -> State:
         """Return x with its residual and backward errors for a x = b."""
