@@ -72,6 +72,45 @@ def test_every_kind_of_matrix_gives_the_same() -> None:
         assert torch.allclose(cg(tensor, torch.from_numpy(b)).x, torch.from_numpy(expected), atol=1e-9)
 
 
+@pytest.mark.parametrize("layout", ["coo", "csr", "bsr", "torch"])
+@pytest.mark.parametrize(("dtype", "values"), [("int8", [100, 100]), ("float32", [2**24, 1])])
+def test_values_of_a_sparse_matrix_at_one_place_are_added_in_double_precision(
+    dtype: str, values: list[int], layout: str
+) -> None:
+    given, b = np.array(values, dtype), np.array([float(sum(values))])
+    places = np.zeros((2, 2), np.int64)
+    if layout == "torch":
+        a = torch.sparse_coo_tensor(places, given, (1, 1), check_invariants=True)
+        b = torch.from_numpy(b)
+    elif layout == "coo":
+        a = sp.coo_array((given, tuple(places)), shape=(1, 1))
+    else:
+        a = sp.csr_array((given, places[0], [0, 2]), shape=(1, 1))
+        a = a if layout == "csr" else sp.bsr_array((given[:, None, None], a.indices, a.indptr), shape=(1, 1))
+    assert float(cg(a, b).x[0]) == pytest.approx(1, rel=1e-15)
+
+
+def test_hybrid_and_narrow_tensors_are_matrices_and_those_of_other_dimensions_are_refused() -> None:
+    dense, b = torch.tensor([[4.0, 1.0], [1.0, 3.0]]), torch.tensor([1.0, 2.0])
+    expected = torch.linalg.solve(dense.double(), b.double())
+    assert torch.allclose(cg(dense.to_sparse(1), b).x, expected)  # sparse rows of two numbers each
+    narrow = torch.sparse_coo_tensor(
+        torch.tensor([[0, 0, 1, 1], [0, 1, 0, 1]]),
+        dense.flatten().to(torch.float8_e4m3fn),
+        (2, 2),
+        check_invariants=True,
+    )
+    assert torch.allclose(cg(narrow, b).x, expected)
+    for shape in ((), (2,), (2, 2, 2)):
+        with pytest.raises(ArgumentError, match=rf"A has the shape \({', '.join(map(str, shape))}"):
+            cg(torch.ones(shape).to_sparse(), b)
+    with (
+        pytest.warns(UserWarning, match="beta"),
+        pytest.raises(ArgumentError, match=r"A has the shape \(3, 2"),
+    ):
+        cg(torch.ones(3, 2, 2).to_sparse_csr(), b)
+
+
 @pytest.mark.parametrize("size", [1e-4, 1.0, 1e4])
 def test_a_curvature_that_is_rounding_is_not_refused_whatever_the_size_of_a(size: float) -> None:
     a = np.diag(size * np.r_[np.tile([1.0, 3.0], 9), -1e-14])

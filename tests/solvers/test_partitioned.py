@@ -186,6 +186,8 @@ def work_of_two(rank: int, folder: str) -> None:
         with pytest.raises(FewbitsError, match="rows are a ndarray" if rank else "process 1 refused"):
             Partitioned.split(given)
         refuse_together(rank, a, b[mine])
+        twice = sp.coo_array((np.full(4, 100, np.int8), ([0, 0, 1, 1], [0, 0, 1, 1])), shape=(2, 2))
+        assert cg(Partitioned.split(twice), np.array([200.0])).x == [1.0]  # 100 + 100 is -56 in int8
         np.savez(Path(folder) / f"{rank}.npz", deflated=deflated.x, symmetric=both[0], nonsymmetric=both[1])
 
 

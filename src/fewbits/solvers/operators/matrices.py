@@ -21,6 +21,7 @@ from fewbits.solvers.operators.vectors import (
     reals,
     refuse_gradients,
     times_power,
+    wide,
 )
 from fewbits.tensor import fake_quantize
 from fewbits.typing import AnyArray, NumpyArray
@@ -157,7 +158,7 @@ def _residual_there(a: torch.Tensor, b: torch.Tensor, x: torch.Tensor) -> torch.
 def _matrix(a: AnyArray | Rows | SparseMatrix, name: str) -> torch.Tensor | scipy.sparse.csr_array:
     """Return a tensor in double precision, or SciPy's compressed rows."""
     if hasattr(a, "tocsr"):
-        return _rows(a.tocsr(), name)
+        return _rows(a, name)
     if isinstance(a, torch.Tensor) and a.layout != torch.strided:
         refuse_gradients(a, name)
         if a.device.type != "cpu":
@@ -166,9 +167,12 @@ def _matrix(a: AnyArray | Rows | SparseMatrix, name: str) -> torch.Tensor | scip
                 f" give {name}.cpu() and b.cpu(), or the function lambda v: {name} @ v, which is called where"
                 " b lies"
             )
-        entries = a.detach().to_sparse_coo().coalesce()
+        if a.ndim != 2:
+            raise ArgumentError(f"{name} has the shape {tuple(a.shape)}; expected a matrix")
+        whole = wide(a.detach())  # before values at one place are added
+        # A hybrid one holds rows or blocks in place of numbers.
+        entries = (whole.to_dense() if whole.dense_dim() else whole).to_sparse_coo().coalesce()
         places = tuple(entries.indices().numpy())
-        # NumPy has no bfloat16, and SciPy no float16.
         values = array(entries.values(), name).numpy()
         return _rows(scipy.sparse.csr_array((values, places), shape=tuple(a.shape)), name)
     if isinstance(a, (torch.Tensor, np.ndarray, list, tuple)):
@@ -180,6 +184,20 @@ def _matrix(a: AnyArray | Rows | SparseMatrix, name: str) -> torch.Tensor | scip
 
 
 def _rows(a: SparseMatrix, name: str) -> scipy.sparse.csr_array:
-    if a.dtype.kind not in "buifc" or a.dtype.itemsize > (16 if a.dtype.kind == "c" else 8):
+    if not _double_at_most(a.dtype):
         raise ArgumentError(f"{name} is {a.dtype}; expected real or complex numbers, double at most")
-    return scipy.sparse.csr_array(a.astype(np.complex128 if a.dtype.kind == "c" else np.float64))
+    return scipy.sparse.csr_array(in_double(a).tocsr())
+
+
+def in_double(a: SparseMatrix) -> SparseMatrix:
+    """Return a copy of numbers in float64 or complex128; what a solver refuses is returned unchanged.
+
+    Values at one place are added where a layout becomes another one, and in int8 100 + 100 is -56.
+    """
+    if not _double_at_most(a.dtype):
+        return a
+    return a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
+
+
+def _double_at_most(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind in "buifc" and dtype.itemsize <= (16 if dtype.kind == "c" else 8)

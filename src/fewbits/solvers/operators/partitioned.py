@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fewbits.errors import ArgumentError, DataError, FewbitsError
 from fewbits.formats import Format
 from fewbits.solvers.operators.agreement import agreeing
-from fewbits.solvers.operators.matrices import Matrix, SparseMatrix, long_residual, rounded_rows
+from fewbits.solvers.operators.matrices import Matrix, SparseMatrix, in_double, long_residual, rounded_rows
 from fewbits.solvers.operators.operator import Apply, Operator
 from fewbits.solvers.operators.vectors import from_reals, largest, reals
 
@@ -73,7 +73,7 @@ class Partitioned(Operator):
         if not hasattr(A, "tocsr"):
             return cls(A, group)  # which refuses it in all processes
         rank, ranks, n = dist.get_rank(group), dist.get_world_size(group), A.shape[0]
-        return cls(A.tocsr()[n * rank // ranks : n * (rank + 1) // ranks], group)
+        return cls(in_double(A).tocsr()[n * rank // ranks : n * (rank + 1) // ranks], group)
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return this process's part of A v."""
