@@ -303,6 +303,13 @@ def test_a_singular_matrix_is_an_error_that_says_so(n: int) -> None:
         (np.eye(2), "two", ArgumentError, "b is of dtype"),
         (np.ones((2, 3, 3)), np.ones((3, 3, 1)), ArgumentError, "for an A of"),
         (np.ones((2, 3, 4)), np.ones((2, 4, 1)), ArgumentError, "expected square matrices"),
+        (np.array(3.0), np.ones((2, 2, 2)), ArgumentError, r"A has the shape \(\); expected square matrices"),
+        (
+            np.ones((2, 3, 3)),
+            np.array(1.0),
+            ArgumentError,
+            r"b has the shape \(\); expected \(2, 3, 'k'\)",
+        ),
         (np.full((2, 3, 3), np.nan), np.ones((2, 3, 1)), DataError, "A holds NaN"),
     ],
 )

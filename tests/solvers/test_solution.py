@@ -182,6 +182,35 @@ def test_a_bound_that_stops_nothing_is_refused(options: dict[str, float], messag
         solvers.cg(A, A @ X, **options)
 
 
+@pytest.mark.parametrize("b", [np.zeros(3), np.zeros((3, 0))], ids=["zero", "none"])
+@pytest.mark.parametrize("name", KRYLOV)
+def test_a_precision_that_is_none_is_refused_also_where_nothing_is_to_solve(name: str, b: Any) -> None:
+    with pytest.raises(ArgumentError, match="there is no precision 'fp33'"):
+        SOLVERS[name](np.eye(3), b, precision="fp33")
+
+
+@pytest.mark.parametrize(
+    ("solver", "rows", "columns", "sides"),
+    [
+        (fb.solve, 3, 3, (3, 0)),
+        (fb.solve, 0, 0, (0,)),
+        (solvers.lstsq, 3, 0, (3,)),
+        (solvers.lstsq, 2, 3, (2,)),  # more columns than rows are for LAPACK alone
+    ],
+)
+def test_dense_solvers_refuse_it_too(
+    solver: Callable[..., Any], rows: int, columns: int, sides: tuple[int, ...]
+) -> None:
+    with pytest.raises(ArgumentError, match="there is no precision 'fp33'"):
+        solver(np.ones((rows, columns)), np.zeros(sides), precision="fp33")
+
+
+def test_an_assumption_that_is_none_is_refused_for_batches_too() -> None:
+    for front in ((), (0,), (2,)):
+        with pytest.raises(ArgumentError, match="assume_a='sym'; expected one of gen, pos"):
+            fb.solve(np.zeros((*front, 2, 2)), np.zeros((*front, 2, 0)), assume_a="sym")
+
+
 def test_every_solver_tells_the_precision_to_those_who_watch() -> None:
     for name in KRYLOV:
         seen: list[tuple[str, int, float]] = []

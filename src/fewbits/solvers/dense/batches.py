@@ -37,16 +37,16 @@ def solve(a: Numbers, b: Array, solve_one: SolveOne, together: bool) -> Array:
     systems: torch.Tensor = with_gradient(a, "A")
     sides: torch.Tensor = with_gradient(b, "b")
     check_together(systems, sides)
-    n, given = systems.shape[-1], tuple(sides.shape)
-    if systems.ndim < 2 or systems.shape[-2] != n:
+    if systems.ndim < 2 or systems.shape[-2] != systems.shape[-1]:
         raise ArgumentError(f"A has the shape {tuple(systems.shape)}; expected square matrices")
+    n, given = systems.shape[-1], tuple(sides.shape)
     vectors = sides.ndim == 1 or sides.shape == systems.shape[:-1]
     sides = sides[..., None] if vectors else sides
     try:
         front = np.broadcast_shapes(tuple(systems.shape[:-2]), tuple(sides.shape[:-2]))
     except ValueError:
         front = None
-    if front is None or sides.shape[-2] != n:
+    if front is None or sides.shape[-2:-1] != (n,):
         raise ArgumentError(
             f"b has the shape {given}; expected {(*systems.shape[:-1], 'k')} or"
             f" {tuple(systems.shape[:-1])} for an A of {tuple(systems.shape)}"

@@ -174,8 +174,11 @@ def solve(
     >>> solve(np.array([[2.0, 1.0], [1.0, 3.0]]), np.array([3.0, 5.0]))
     array([0.8, 1.4])
     """
+    # Refused also where nothing is to solve.
+    planned = precisions(precision, max(arrays.shape(A)[-1:], default=0), _place(A))
     if max(len(arrays.shape(A)), len(arrays.shape(b))) > 2:
-        lapack = assume_a == "gen" and len(precisions(precision, arrays.shape(A)[-1], _place(A))) == 1
+        _check_assumption(assume_a)
+        lapack = assume_a == "gen" and len(planned) == 1
         return batches.solve(A, b, partial(solve, precision=precision, assume_a=assume_a), lapack)
     a = with_gradient(A, "A")
     _check_square(a, assume_a)
@@ -190,6 +193,10 @@ def _check_square(a: torch.Tensor, assume_a: str) -> None:
     """Raise ArgumentError if the matrix is not square or ``assume_a`` is unknown."""
     if a.ndim != 2 or a.shape[0] != a.shape[1]:
         raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected a square matrix")
+    _check_assumption(assume_a)
+
+
+def _check_assumption(assume_a: str) -> None:
     if assume_a not in ASSUMPTIONS:
         raise ArgumentError(f"assume_a={assume_a!r}; expected one of {', '.join(ASSUMPTIONS)}")
 

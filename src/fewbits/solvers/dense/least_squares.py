@@ -73,6 +73,7 @@ def lstsq(
     a: torch.Tensor = tensor(A, "A")
     if a.ndim != 2:
         raise ArgumentError(f"A has the shape {tuple(a.shape)}; expected (m, n)")
+    planned = precisions(precision, a.shape[1], a.device)  # refused also where it is not tried
     check_finite(a, "A")
     columns = checked_columns(b, a)
     dtype = torch.promote_types(a.dtype, columns.dtype)
@@ -81,7 +82,7 @@ def lstsq(
         return Solution(
             as_given(columns.new_zeros(a.shape[1], columns.shape[1]), b), True, backward_error=0.0
         )
-    tried = precisions(precision, a.shape[1], a.device) if len(a) >= a.shape[1] else ()
+    tried = planned if len(a) >= a.shape[1] else ()
     if precision == "auto" and not pays(a.shape[1], columns.shape[1]):
         tried = tried[-1:]
     a, top = _moderate(a, a.abs().amax())

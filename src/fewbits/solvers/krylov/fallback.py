@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -28,19 +28,19 @@ def precisions(precision: str | KrylovPrecision, preferred: str) -> tuple[Krylov
 
 
 def solve(
-    problem: Problem, method: str, precision: str | KrylovPrecision, attempt: Attempt
+    problem: Problem, method: str, planned: Sequence[KrylovPrecision], attempt: Attempt
 ) -> Solution[torch.Tensor]:
     """Attempt each precision until the true residual is small enough.
 
     Args:
         problem: holds the best solution afterwards.
         method: the solver's name, for the stages.
-        precision: ``auto``, or the only one to try.
+        planned: the precisions to try, in order.
         attempt: function that iterates on the problem in one precision.
     """
     stages: list[Stage] = []
     residual, converged = problem.judge()
-    for tried in () if converged else precisions(precision, problem.a.preferred):
+    for tried in () if converged else planned:
         began, best, before = time.perf_counter(), problem.best, residual
         problem.begin(tried.name, residual)
         attempt(problem, tried)

@@ -174,12 +174,13 @@ class System(Generic[Array]):
         watch: Watch | None,
     ) -> Solution[Array]:
         """Solve for each right-hand side, and return the solutions in the shape of b."""
+        planned = fallback.precisions(precision, self.a.preferred)  # refused also where nothing is to solve
         solutions = []
         for column in range(self.b.shape[1]):
             problem = self.problem(column, stopping, callback, watch)
             if self.zero:
                 problem.maxiter = 0
-            solutions.append(fallback.solve(problem, method, precision, attempt))
+            solutions.append(fallback.solve(problem, method, planned, attempt))
         return self.together(solutions)
 
     def together(self, solutions: list[Solution[torch.Tensor]]) -> Solution[Array]:
