@@ -10,7 +10,7 @@ import torch
 from scipy.sparse.linalg import spilu, spsolve
 
 from fewbits.errors import ArgumentError, DataError
-from fewbits.solvers import Stencil, bicgstab, cg, gcr, gmres, krylov_precision, multishift_cg
+from fewbits.solvers import CompressedRows, Stencil, bicgstab, cg, gcr, gmres, krylov_precision, multishift_cg
 
 SOLVERS = {"bicgstab": bicgstab, "gmres": gmres, "gcr": gcr}
 PRECISIONS = ("double", "single", "fp32/quda_half", "quda_half", "auto")
@@ -225,6 +225,16 @@ def test_shifts_whose_solutions_leave_the_range_are_not_said_to_be_solved() -> N
         multishift_cg(1e-310 * np.eye(2), np.ones(2), [0.0])
     (found,) = multishift_cg(1e300 * np.eye(2), np.full(2, 1e-300), [0.0])
     assert not found.converged  # 1e-600 is zero
+
+
+@pytest.mark.parametrize("seed", [9, 12, 13])
+def test_an_iterate_that_grows_along_a_null_vector_is_no_convergence_and_no_error(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    n = 2 + seed % 4
+    a = sp.csr_array(np.diag(np.r_[rng.random(n - 1) + 5, 0]))
+    found = bicgstab(CompressedRows(a), rng.standard_normal(n), rtol=1e-8, maxiter=600, precision="double")
+    assert not found.converged
+    assert np.isfinite(found.x).all()
 
 
 @pytest.mark.parametrize("precision", ["double", "single", "half", "fp32/bf16"])

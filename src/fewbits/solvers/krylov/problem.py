@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 
 import torch
@@ -123,8 +124,13 @@ class Problem:
         return self.claimed
 
     def _keep(self, merit: float) -> None:
-        if merit < self.least:
+        if merit < self.least and (self.claimed <= self.allowed or self._is_in_range()):
             self.best, self.least = self.y, merit
+
+    def _is_in_range(self) -> bool:
+        """Return whether y 2^exponent is: with a singular A, y may grow along null vectors without bound."""
+        size = self.a.peak(self.y)
+        return math.isfinite(size) and exponent_of(size) + self.exponent <= sys.float_info.max_exp
 
     def begin(self, stage: str, residual: float) -> None:
         """Start an attempt, called ``stage``, from the best solution, whose true residual is given."""
