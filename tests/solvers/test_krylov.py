@@ -90,6 +90,7 @@ def test_values_of_a_sparse_matrix_at_one_place_are_added_in_double_precision(
     assert float(cg(a, b).x[0]) == pytest.approx(1, rel=1e-15)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support is in beta")
 def test_hybrid_and_narrow_tensors_are_matrices_and_those_of_other_dimensions_are_refused() -> None:
     dense, b = torch.tensor([[4.0, 1.0], [1.0, 3.0]]), torch.tensor([1.0, 2.0])
     expected = torch.linalg.solve(dense.double(), b.double())
