@@ -188,6 +188,22 @@ def test_torch_func_serves(n: int) -> None:
     assert torch.allclose(torch.func.jacrev(solve, 1)(a, b), torch.linalg.inv(a), rtol=1e-8)
 
 
+@pytest.mark.parametrize("uneven", [1.0, 1e6])
+def test_torch_func_serves_batches(uneven: float) -> None:
+    a, b = torch_system(4)
+    many = torch.stack([a, uneven ** torch.tensor([[-1.0], [0], [1], [0]]) * a, a.T])
+    sides = torch.stack([b, b + 1, b - 1])
+    for transform in (
+        lambda solver: torch.func.vmap(solver, (0, None))(torch.stack([many, 2 * many]), sides),
+        lambda solver: torch.func.vmap(solver, (None, 0))(many, torch.stack([sides, sides.flip(0)])),
+        lambda solver: torch.func.vmap(lambda s: s * solver(many, sides))(torch.ones(2)),
+        lambda solver: torch.func.jacfwd(solver)(many, sides),
+        lambda solver: torch.func.jacrev(solver, 1)(many, sides),
+        lambda solver: torch.func.jvp(solver, (many, sides), (many.mT, sides.flip(0)))[1],
+    ):
+        assert torch.allclose(transform(solve), transform(torch.linalg.solve), rtol=1e-8)
+
+
 @pytest.mark.parametrize("precision", ["fp64", "fp32"])
 def test_a_solution_outside_the_range_is_said_and_the_matrix_is_not_called_singular(precision: str) -> None:
     a = np.random.default_rng(0).standard_normal((50, 50))

@@ -70,7 +70,9 @@ def _solved(
         wide = b.movedim(-2, 0)
         return solve_one(a, wide.reshape(n, -1)).reshape(wide.shape).movedim(0, -2)
     systems, sides = a.expand(*front, n, n).reshape(-1, n, n), b.reshape(-1, n, k)
-    if together and not systems.requires_grad and not sides.requires_grad:
+    # Transforms of torch.func can read no numbers of a batch, and have rules for single systems.
+    transformed = torch._C._are_functorch_transforms_active()
+    if together and not (systems.requires_grad or sides.requires_grad or transformed):
         return _together(systems, sides, solve_one).reshape(*front, n, k)
     solutions = [_named(i, solve_one, *pair) for i, pair in enumerate(zip(systems, sides, strict=True))]
     return torch.stack(solutions).reshape(*front, n, k)
