@@ -65,6 +65,21 @@ def test_a_matrix_without_rows_has_an_empty_solution() -> None:
             assert krylov(nothing, b).x.shape == b.shape
 
 
+@pytest.mark.parametrize(("m", "n"), [(0, 0), (3, 0), (0, 3)])
+def test_a_system_without_numbers_has_a_solution_for_each_column(m: int, n: int) -> None:
+    b = np.ones((m, 2))
+    b[:, 1] = 0
+    solvers = [lambda a, b: factorize(a).solve(b), cg] if m == n else []
+    for solver in (lstsq, lsqr, *solvers):
+        whole = solver(np.zeros((m, n)), b)
+        assert [column.x.tolist() for column in whole.columns] == [[0.0] * n] * 2
+        # Nothing of b is reached, as numpy.linalg.lstsq returns zeros.
+        assert [column.residual for column in whole.columns] == [float(m > 0), 0.0]
+        assert whole.residual == solver(np.zeros((m, n)), b[:, 0]).residual == float(m > 0)
+        assert solver(np.zeros((m, n)), b[:, :0]).residual == 0
+        assert all(column.converged and column.columns == () for column in whole.columns)
+
+
 @pytest.mark.parametrize("front", [(), (3,), (0,)])
 @pytest.mark.parametrize(("n", "k"), [(0, 2), (3, 0)])
 def test_what_is_empty_is_of_the_dtype_of_a_whole_solution(n: int, k: int, front: tuple[int, ...]) -> None:

@@ -43,6 +43,24 @@ def solution(x: Array, outcome: Outcome) -> Solution[Array]:
     return with_evidence(x, slice(None), tuple(with_evidence(x[:, i], slice(i, i + 1), ()) for i in range(k)))
 
 
+def nothing(x: Array) -> Solution[Array]:
+    """Return x, (n,) or (n, k) without a number in it, as the :class:`Solution` of a system of none."""
+
+    def exact(x: Array, columns: tuple[Solution[Array], ...]) -> Solution[Array]:
+        return Solution(
+            x,
+            True,
+            0.0,
+            backward_error=0.0,
+            componentwise_error=0.0,
+            forward_error=0.0,
+            columns=columns,
+        )
+
+    k = x.shape[1] if x.ndim == 2 else 0
+    return exact(x, tuple(exact(x[:, i], ()) for i in range(k)))
+
+
 def _errors(last: Attempt, k: int) -> list[torch.Tensor]:
     """Return the residuals and the normwise, componentwise and forward errors of k columns."""
     assert last.state is not None

@@ -67,9 +67,7 @@ class Factorization:
         """
         run = _Run(lambda _: self, watch, judged=True)
         x = _solved(self._given, b, run)
-        if run.first is None:
-            return Solution(x, True, 0.0, backward_error=0.0, componentwise_error=0.0, forward_error=0.0)
-        return evidence.solution(x, run.first)
+        return evidence.nothing(x) if run.first is None else evidence.solution(x, run.first)
 
     def __call__(self, b: Array) -> Array:
         """Return only x, without the error estimates that :meth:`solve` computes.

@@ -79,9 +79,7 @@ def lstsq(
     dtype = torch.promote_types(a.dtype, columns.dtype)
     a, columns = a.to(dtype), columns.to(dtype)
     if 0 in (*a.shape, columns.shape[1]):
-        return Solution(
-            as_given(columns.new_zeros(a.shape[1], columns.shape[1]), b), True, backward_error=0.0
-        )
+        return _nothing(as_given(columns.new_zeros(a.shape[1], columns.shape[1]), b), columns)
     tried = planned if len(a) >= a.shape[1] else ()
     if precision == "auto" and not pays(a.shape[1], columns.shape[1]):
         tried = tried[-1:]
@@ -95,6 +93,17 @@ def lstsq(
             return _solution(a, x, columns, b, stages, condition, tops - top)
     x, stage = _shortest(a, columns)
     return _solution(a, x, columns, b, [*stages, stage], math.nan, tops - top)
+
+
+def _nothing(x: Array, columns: torch.Tensor) -> Solution[Array]:
+    """Return x of zeros, the solution where A or b has no numbers: all of b, (m, k), is left."""
+    residuals = [float(bool(b.any())) for b in columns.mT]
+
+    def exact(x: Array, residual: float, parts: tuple[Solution[Array], ...]) -> Solution[Array]:
+        return Solution(x, True, residual, backward_error=0.0, optimality=0.0, columns=parts)
+
+    parts = tuple(exact(x[:, i], r, ()) for i, r in enumerate(residuals)) if x.ndim == 2 else ()
+    return exact(x, max(residuals, default=0.0), parts)
 
 
 def _moderate(v: torch.Tensor, size: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
