@@ -1,5 +1,6 @@
 """Matrices whose rows and columns differ in size: what equilibrates them stays apart, to the same bits."""
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -107,3 +108,35 @@ def test_nothing_that_was_given_changes(monkeypatch: pytest.MonkeyPatch) -> None
         for precision in ("fp32", "fp64", "bf16x2"):
             factorize(a, precision).solve(np.ones(N))
             assert a.tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize(("ratio", "equilibrated"), [(15.0, False), (17.0, True)])
+def test_the_condition_is_that_of_a_matrix_whose_sizes_are_within_sixteen(
+    ratio: float, equilibrated: bool
+) -> None:
+    a = np.array([[1.0, 0.0], [1.0, 1 / ratio]])
+    judged = a * [1.0, 32.0] if equilibrated else a  # largest entries of [0.5, 1)
+    assert factorize(a).solve(np.ones(2)).condition == pytest.approx(np.linalg.cond(judged, np.inf))
+
+
+def test_the_forward_error_is_one_of_the_x_that_is_returned() -> None:
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((8, 8)) * 10.0 ** rng.integers(-150, 150, 8)
+    b = a @ np.ones(8)  # rounded in units of its largest terms: the smallest unknowns are lost
+    rows, right = ([Fraction(v) for v in row] for row in (a.ravel().tolist(), b.tolist()))
+    exact = solved([rows[i : i + 8] for i in range(0, 64, 8)], right)
+    found = factorize(a).solve(b)
+    error = max(abs(Fraction(x) - y) for x, y in zip(found.x.tolist(), exact, strict=True))
+    true = float(error / Fraction(float(np.abs(found.x).max())))
+    assert true / 2 <= found.forward_error <= 1000 * true
+
+
+def solved(a: list[list[Fraction]], b: list[Fraction]) -> list[Fraction]:
+    """Return the exact solution, by elimination."""
+    rows = [[*row, right] for row, right in zip(a, b, strict=True)]
+    for i in range(len(rows)):
+        for j in range(len(rows)):
+            if j != i:
+                share = rows[j][i] / rows[i][i]
+                rows[j] = [v - share * w for v, w in zip(rows[j], rows[i], strict=True)]
+    return [row[-1] / row[i] for i, row in enumerate(rows)]

@@ -58,12 +58,12 @@ class Solution(Generic[Array]):
             |r| / (|A| |x| + |b|), Frobenius and 2-norms (Stewart, Research, Development, and LINPACK, 1977).
         componentwise_error: of a dense system, max over i of |b - A x|_i / (|A| |x| + |b|)_i (Oettli and
             Prager, 1964).
-        forward_error: of a dense system, an estimate of max |x - x'| / max |x'|, where x' is the exact
-            solution, from the residual and the factors, as in LAPACK's GERFS; infinity if x is not a
-            solution.
+        forward_error: of a dense system, an estimate of max |x - x'| / max |x|, where x' is the exact
+            solution, from the residual and the factors, as in LAPACK's GERFS: from one on no digit is
+            certain, and x' may be far smaller than x. Infinity if x is not a solution.
         condition: of a dense system, an estimate of the condition number in the infinity norm, of A with
-            rows and columns equilibrated; infinity if it is too large to be estimated. For :func:`lstsq`, a
-            lower bound from R.
+            rows and columns equilibrated if their largest entries are more than 16 times apart or beyond
+            2^60; infinity if it is too large to be estimated. For :func:`lstsq`, a lower bound from R.
         optimality: for least squares, |A^H r| / (|A| |r|); :func:`lsqr` uses a lower bound on |A|.
         claimed: for a Krylov solver, the residual divided by |b| according to the recurrence.
         reliable_updates: how often a Krylov solver recomputed the residual in double precision.
