@@ -51,6 +51,23 @@ def test_every_solver_returns_a_solution_that_stands_for_its_x(name: str, family
         _, _ = solution
 
 
+def test_a_solution_refuses_what_would_lose_its_gradient_or_copy_it_against_the_word() -> None:
+    a, b = torch.from_numpy(A).requires_grad_(), torch.from_numpy(A @ X)
+    solution = factorize(a).solve(b)
+    for read in (torch.asarray, torch.from_dlpack):
+        with pytest.raises(ArgumentError, match=r"take solution\.x"):
+            read(solution)
+    (b @ solution).backward()
+    assert torch.isfinite(a.grad).all()
+    assert np.allclose(np.asarray(solution), X)  # no array has a gradient
+    plain = factorize(A).solve(A @ X)
+    if int(np.__version__.split(".")[0]) >= 2:  # before, NumPy did not ask for it
+        assert np.shares_memory(np.array(plain, copy=False), plain.x)
+        with pytest.raises(ValueError, match="float32 takes a copy"):
+            np.array(plain, np.float32, copy=False)
+    assert np.array(plain, np.float32).dtype == np.float32
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_solve_and_a_factorization_that_is_called_return_x_itself(family: str) -> None:
     of_family = FAMILIES[family]

@@ -34,7 +34,8 @@ class Solution(Generic[Array]):
     """A solution with its evidence; NumPy and PyTorch treat it as the array ``x``.
 
     ``numpy.asarray(solution)``, ``A @ solution`` with an array or a tensor A, and ``torch.asarray(solution)``
-    use ``x``. A number that a solver does not compute is nan.
+    use ``x``. Where x has a gradient, take ``solution.x``: :func:`torch.asarray` would lose it, and refuses.
+    A number that a solver does not compute is nan.
 
     For several right-hand sides, (n, k), the numbers cover all columns: residuals and errors are the largest
     of any column, ``converged`` says whether all columns converged, and the iterations of a Krylov solver are
@@ -102,10 +103,24 @@ class Solution(Generic[Array]):
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NumpyArray:
         x = np.asarray(torch.as_tensor(self.x).detach().cpu())
-        return np.array(x, dtype) if copy else np.asarray(x, dtype)
+        made = np.array(x, dtype) if copy else np.asarray(x, dtype)
+        if copy is False and not np.shares_memory(made, x) and x.size:
+            raise ValueError(f"copy=False: x is {x.dtype}, and {made.dtype} takes a copy")  # as NumPy does
+        return made
 
     def __dlpack__(self, *, stream: int | None = None) -> object:
-        return torch.as_tensor(self.x).detach().__dlpack__(stream=stream)
+        """Return x for DLPack, by which :func:`torch.asarray` reads it.
+
+        Raises:
+            ArgumentError: x has a gradient, which DLPack does not carry.
+        """
+        x = torch.as_tensor(self.x)
+        if x.requires_grad:
+            raise ArgumentError(
+                "x has a gradient, which torch.asarray of a Solution would lose; take solution.x, or"
+                " solution.x.detach()"
+            )
+        return x.__dlpack__(stream=stream)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, place = torch.as_tensor(self.x).__dlpack_device__()
