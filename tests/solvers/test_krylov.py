@@ -52,6 +52,21 @@ def test_half_precision_without_a_norm_stalls() -> None:
     assert found.residual > 1e-8
 
 
+@pytest.mark.parametrize("trigger", ["drop", "deviation"])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_residual_that_swings_on_its_way_down_is_no_stall(seed: int, trigger: str) -> None:
+    rng = np.random.default_rng(seed)
+    k = np.exp(3 * rng.standard_normal(121))  # conductances over eight orders of magnitude
+    a = sp.diags([-k[1:-1], k[:-1] + k[1:], -k[1:-1]], [-1, 0, 1]).tocsr()
+    b = rng.standard_normal(120)
+    expected, failed = scipy_cg(a, b, rtol=1e-6, maxiter=5000)
+    assert failed == 0
+    found = cg(a, b, rtol=1e-6, maxiter=5000, trigger=trigger, precision="double")
+    assert found.converged
+    assert np.linalg.norm(b - a @ found.x) <= 1.0001e-6 * np.linalg.norm(b)
+    assert np.allclose(found.x, expected, atol=1e-2 * np.abs(expected).max())
+
+
 def test_it_solves_what_scipy_solves() -> None:
     a, b = laplacian(1e-2, 30), right(900)
     expected, failed = scipy_cg(a, b, rtol=1e-12)

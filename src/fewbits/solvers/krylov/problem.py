@@ -16,8 +16,9 @@ from fewbits.solvers.operators.vectors import exponent_of, real_number, times_po
 from fewbits.solvers.solution import Solution
 from fewbits.typing import Watch
 
-MOST_STALLS = 10  # true residuals in a row without progress after which an attempt ends
+MOST_STALLS = 10  # true residuals without progress after which an attempt ends
 STALL = 1 - 1e-4
+AGREED = 1.01  # ratio of the true residual to the recurrence's up to which they agree
 
 Partial = Callable[[], torch.Tensor]
 DEFAULT = Stopping()
@@ -90,13 +91,18 @@ class Problem:
         if self.callback is not None:
             self.callback(times_power(self.y + partial(), self.exponent))
 
-    def add(self, x: torch.Tensor) -> torch.Tensor:
-        """Add x to the solution, and return b - A y in double precision; the next call overwrites it."""
+    def add(self, x: torch.Tensor, *, swings: bool = False) -> torch.Tensor:
+        """Add x to the solution, and return b - A y in double precision; the next call overwrites it.
+
+        A residual of a method that ``swings`` may grow for a while: there a stall is one that the recurrence
+        did not tell. Elsewhere no progress is one, since the same steps would follow.
+        """
+        told = self.claimed
         self.y = self.y + x
         r = torch.sub(self.b, self.a.exact(self.y), out=self._r)
         self.claimed = self.a.norm(r)
         merit = self.merit(r)
-        self._stalls += not merit < STALL * self._last
+        self._stalls += not (merit < STALL * self._last or (swings and self.claimed <= AGREED * told))
         self._last = merit
         self._keep(merit)
         return r
