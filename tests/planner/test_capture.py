@@ -273,6 +273,19 @@ def test_writing_into_a_part_is_seen() -> None:
     assert "part of a tensor" in graph.warnings[0]
 
 
+def test_writing_into_one_of_several_results_is_writing_into_all_of_it() -> None:
+    class Write(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            values, places = super().forward(x).topk(2, -1)
+            values.div_(values.sum(-1, keepdim=True))
+            return values * places
+
+    graph = capture(Write(4, 4), (torch.zeros(3, 4),))
+    check_graph(graph)
+    assert "unknown" not in [layer.kind for layer in graph.layers]
+    assert (graph.warnings, graph.unrunnable) == ((), "")
+
+
 def test_a_model_that_cannot_be_exported_says_why(capfd: pytest.CaptureFixture[str]) -> None:
     class Branch(nn.Linear):
         def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -233,6 +233,15 @@ class Losses(nn.Linear):
         return total + functional.kl_div(y, target, reduction="batchmean") + functional.kl_div(y, target)
 
 
+class Router(nn.Linear):
+    """What mixtures of experts do: the largest shares, divided by their sum in place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares, places = super().forward(x).softmax(-1).topk(2, -1)
+        shares /= shares.sum(-1, keepdim=True)
+        return (shares * x.gather(-1, places)).square().mean()
+
+
 class Cross(nn.Module):
     """Attention whose products have slices of one parameter."""
 
@@ -258,6 +267,10 @@ def _along(rank: int, size: int) -> None:
     assert len(names) >= 8
     splits = {name: {"b": 2, "d": 2} for name in names}
     check(lambda: Losses(16, 16), inputs, splits, bytes_too=False, mesh=SQUARE)
+    inputs = (_x(8, 16),)
+    splits = by_batch(capture(Router(16, 8), inputs), 2)
+    assert len(splits) >= 4
+    check(lambda: Router(16, 8), inputs, splits, bytes_too=False, mesh=SQUARE)
     inputs = (_x(8, 4, 16), _x(6, 4, 16))
     products = [x for x in capture(Cross(16, 4), inputs).layers if len(x.weights) == 2]
     assert len(products) == 4
