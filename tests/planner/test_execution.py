@@ -518,6 +518,14 @@ def test_an_executable_plan_of_what_no_split_runs_is_refused_before_it_is_made()
             plan(Then(write), inputs, devices=4, memory=math.inf, executable=True)
     for write in (lambda x: x.mul_(2), lambda x: x + x.clone().mul_(2), lambda x: x.sort(-1).values.mul_(2)):
         assert plan(Then(write), inputs, devices=4, memory=math.inf, executable=True).layers
+    # Views made before, which show in one process what was written, and copies, which do not.
+    for view in (lambda x: x.view(-1), lambda x: x.mT, lambda x: x[:, :16], lambda x: x.detach()):
+        with pytest.raises(
+            ArgumentError, match=r"writes into a tensor that \w+ shows, which is read after it"
+        ):
+            plan(Then(_written(view)), inputs, devices=4, memory=math.inf, executable=True)
+    for apart in (lambda x: x.clone(), lambda x: x.view(-1).repeat(2), lambda x: x + 1):
+        assert plan(Then(_written(apart)), inputs, devices=4, memory=math.inf, executable=True).layers
     recurrent = nn.Sequential(nn.LSTM(32, 32, 2, dropout=0.5), Then(lambda x: x[0]))
     with pytest.raises(ArgumentError, match="draws values at random"):
         plan(recurrent, (torch.zeros(4, 8, 32),), devices=4, memory=math.inf, executable=True)
@@ -525,6 +533,71 @@ def test_an_executable_plan_of_what_no_split_runs_is_refused_before_it_is_made()
         assert plan(quiet, (torch.zeros(4, 8, 32),), devices=4, memory=math.inf, executable=True).layers
     still = nn.Sequential(nn.Linear(32, 32), nn.Dropout())
     assert plan(still, inputs, devices=4, memory=math.inf, executable=True).layers
+
+
+def _written(view: Callable[[torch.Tensor], torch.Tensor]) -> Callable[[torch.Tensor], torch.Tensor]:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        seen = view(x)
+        x.mul_(2).add_(1)
+        return x.sum() + seen.sum()
+
+    return function
+
+
+class Mean(nn.Linear):
+    """A layer that keeps a mean of what it makes in a buffer, as its function does it."""
+
+    def __init__(self, write: Callable[[torch.Tensor, torch.Tensor], object]) -> None:
+        super().__init__(32, 32)
+        self.register_buffer("kept", torch.zeros(32))
+        self.write = write
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        self.write(self.get_buffer("kept"), y.detach().mean(0))
+        return y
+
+
+@torch.no_grad()
+def _noted(kept: torch.Tensor, mean: torch.Tensor) -> None:
+    kept.mul_(0.9).add_(mean)
+
+
+@pytest.mark.parametrize(
+    ("write", "message"),
+    [
+        (
+            lambda kept, mean: kept.mul_(0.9).add_(mean),
+            "writes what a layer makes into kept, which",
+        ),
+        (lambda kept, mean: kept.lerp_(mean, 0.1), "writes what a layer makes into kept, which"),
+        (_noted, r"has layers inside of torch.no_grad\(\)"),
+    ],
+)
+def test_a_model_that_writes_into_what_it_holds_is_refused(
+    mesh: Any, write: Callable[[torch.Tensor, torch.Tensor], object], message: str
+) -> None:
+    model, inputs = Mean(write), (_x(8, 32),)
+    with pytest.raises(ArgumentError, match=message):
+        split_model(model, {"Mean": {"b": 2}}, mesh, inputs)
+    assert not any(isinstance(p, DTensor) for p in model.parameters())
+    counting = Mean(lambda kept, mean: kept.add_(1))
+    split_model(counting, {"Mean": {"b": 2}}, mesh, inputs)(*inputs)
+    assert counting.get_buffer("kept").eq(1).all()
+
+
+def test_regions_around_layers_are_refused_and_those_of_inputs_run(mesh: Any) -> None:
+    def narrowed(x: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return x.exp().sum(-1)
+
+    def turned(x: torch.Tensor) -> torch.Tensor:
+        return x * narrowed(torch.ones(32, 32))
+
+    for function, where in ((narrowed, "autocast"), (torch.no_grad()(torch.sin), "no_grad")):
+        with pytest.raises(ArgumentError, match=rf"has layers inside of torch.{where}\(\)"):
+            split_model(Then(function), {"Then": {"b": 2}}, mesh, (_x(8, 32),))
+    assert split_model(Then(turned), {"Then": {"b": 2}}, mesh, (_x(8, 32),))(_x(8, 32)).shape == (8, 32)
 
 
 class Then(nn.Linear):

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from operator import getitem
+
 import torch
 from torch.export import ExportedProgram
 from torch.fx import Node
 
-from fewbits.planner.capture.arguments import in_place, operation
+from fewbits.planner.capture.arguments import argument, in_place, operation
+from fewbits.planner.capture.kept import storage
 from fewbits.planner.capture.views import base_of
 
 # What drops values is run with other draws for each piece: execution/pieces.py.
 _DROPS = {"dropout", "feature_dropout", "alpha_dropout", "scaled_dot_product_attention"}
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 _WRITTEN = {"copy", "fill", "index_put", "masked_scatter", "scatter"}
+_COPIES = {"clone", "_to_copy", "lift_fresh_copy", "repeat", "repeat_interleave"}  # views that share nothing
+_REGIONS = {
+    "wrap_with_set_grad_enabled": "torch.no_grad() or torch.enable_grad()",
+    "wrap_with_autocast": "torch.autocast()",
+}
 
 
 def why_not_run(program: ExportedProgram) -> str:
@@ -30,7 +39,56 @@ def why_not_run(program: ExportedProgram) -> str:
                 f"{node.name} writes into a part of a tensor, which a plan cannot run; write it with"
                 " torch.where or torch.cat"
             )
+        if operation(node) == "embedding" and argument(node, 4, "sparse"):
+            return f"{node.name} has a sparse gradient, which a plan cannot run; leave sparse=True out of it"
     return ""
+
+
+def why_not_here(node: Node) -> str:
+    """Return why an operation cannot run that reads what layers make, or parameters; empty where it can."""
+    if isinstance(node.target, torch._ops.OpOverload):
+        return ""
+    region = _REGIONS.get(operation(node))
+    what = f"layers inside of {region}" if region else "operations that are called as one"
+    return f"{node.name} has {what}, which a plan cannot run; leave it out, or let x.detach() drop gradients"
+
+
+def why_lost(node: Node, held: Mapping[str, str]) -> str:
+    """Return who would not see what an operation writes of a layer into a tensor; empty: everyone does.
+
+    Processes have pieces of the tensor, and what they write is in no other's memory.
+
+    Args:
+        node: the operation in place.
+        held: names of the model's parameters and buffers, by those of their placeholders.
+    """
+    written, everything = node.all_input_nodes[0], list(node.graph.nodes)
+    base = storage(written)
+    if base.name in held:
+        return (
+            f"{node.name} writes what a layer makes into {held[base.name]}, which the model holds and a plan"
+            " cannot write; return it, and write it after the step"
+        )
+    at = everything.index(node)
+    after = set(everything[at + 1 :])
+    for other in everything[:at]:
+        shown = other is not written and storage(other) is base and not _copied(other, base)
+        if shown and not after.isdisjoint(other.users):
+            return (
+                f"{node.name} writes into a tensor that {other.name} shows, which is read after it; no plan"
+                " can run that: make a new tensor in place of writing into it"
+            )
+    return ""
+
+
+def _copied(node: Node, base: Node) -> bool:
+    """Return whether values were copied on the way from a tensor to a view of it."""
+    while node is not base:
+        whole = node.all_input_nodes[0] if node.target is getitem else node
+        if operation(whole) in _COPIES:
+            return True
+        node = whole.all_input_nodes[0]
+    return False
 
 
 def _writes_part(node: Node) -> bool:

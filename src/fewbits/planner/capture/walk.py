@@ -28,7 +28,7 @@ from fewbits.planner.capture.others import (
     softmax,
 )
 from fewbits.planner.capture.products import PRODUCTS, aligned, shape_of
-from fewbits.planner.capture.runnable import why_not_run
+from fewbits.planner.capture.runnable import why_lost, why_not_here, why_not_run
 from fewbits.planner.capture.values import Axes, Value
 from fewbits.planner.capture.views import base_of, is_view, seen, together
 from fewbits.planner.graph import Dimension, Edge, Graph, Layer, Operand
@@ -60,6 +60,11 @@ class Walk:
         self._shapes: dict[str, tuple[int, ...]] = {}  # of parameters
         self._frozen = {name for name, p in program.named_parameters() if not p.requires_grad}
         self._inputs = {spec.arg.name: spec for spec in program.graph_signature.input_specs}
+        self._held = {
+            name: str(spec.target)
+            for name, spec in self._inputs.items()
+            if spec.kind in (InputKind.BUFFER, InputKind.PARAMETER)
+        }
         self._root, self._unrunnable = root, why_not_run(program)
         for node in program.graph.nodes:
             self._visit(node)
@@ -121,9 +126,11 @@ class Walk:
             assert isinstance(whole, tuple)
             self.values[node] = whole[int(str(node.args[1]))] if whole else _outside(node)
             return
+        name, read = operation(node), tensors(node)
+        if not all(self.value(x).outside for x in read):
+            self._unrunnable = self._unrunnable or why_not_here(node)
         if not extents(node):
             return  # an assertion
-        name, read = operation(node), tensors(node)
         if in_place(node) and base_of(read[0]) is not read[0]:
             self._write_part(node, read)
         elif together(node):
@@ -143,6 +150,8 @@ class Walk:
             self._layer(node, draft if draft is not None and fits else self._unknown(node, name, read))
         if in_place(node) and base_of(read[0]) is read[0]:
             self._written[read[0]] = self.value(node)
+            if self.value(node).source is not None:
+                self._unrunnable = self._unrunnable or why_lost(node, self._held)
 
     def _counts(self, node: Node, name: str, read: list[Node]) -> bool:
         """Tell whether an operation on inputs alone is a layer: no mask, no place, no change of units."""
