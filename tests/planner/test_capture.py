@@ -294,6 +294,13 @@ def test_a_model_that_cannot_be_exported_says_why(capfd: pytest.CaptureFixture[s
     with pytest.raises(ArgumentError, match=r"Branch cannot be captured: .*must not depend on values"):
         capture(Branch(4, 4), (torch.zeros(3, 4),))
     assert capfd.readouterr() == ("", "")
+
+    class Chosen(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return super().forward(x)[x > 0].sum()
+
+    with pytest.raises(ArgumentError, match=r"Chosen cannot be captured: the shape of \w+ depends on values"):
+        capture(Chosen(4, 4), (torch.zeros(3, 4),))
     with pytest.raises(ArgumentError, match=r"too many positional arguments; its forward takes \(input"):
         capture(mlp(), (torch.zeros(8, 32), torch.zeros(8)))
     with pytest.raises(ArgumentError, match="as a tuple or a dict"):
@@ -396,6 +403,34 @@ def test_operations_along_an_axis_keep_it_whole(
     assert graph.layers[-1].output.axes == output
     assert {d.name for d in graph.layers[-1].space if d.splittable} == free
     assert graph.warnings == ()
+
+
+@pytest.mark.parametrize("function", [torch.sort, torch.cumsum, torch.softmax, torch.topk, torch.flip])
+def test_a_number_has_no_axis_to_run_along(function: Callable[..., torch.Tensor]) -> None:
+    arguments = {torch.topk: (1, 0), torch.flip: ((0,),)}.get(function, (0,))
+
+    class Summed(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            made = function(super().forward(x).sum(), *arguments)
+            return made if isinstance(made, torch.Tensor) else made[0]
+
+    graph = capture(Summed(4, 4), (torch.zeros(3, 4),))
+    check_graph(graph)
+    assert graph.layers[-1].space == ()
+
+
+def test_means_and_counts_over_all_samples_keep_them_whole() -> None:
+    x, indices = torch.zeros(4, 2, 3, 3), torch.zeros(4, 6, dtype=torch.int64)
+
+    def free(model: nn.Module, given: torch.Tensor) -> set[str]:
+        return {d.name for d in capture(model, (given,)).layers[0].space if d.splittable}
+
+    assert free(nn.InstanceNorm2d(2, affine=True), x) == {"b"}
+    running = nn.InstanceNorm2d(2, track_running_stats=True)
+    assert free(running, x) == set()
+    assert free(running.eval(), x) == {"b"}
+    assert free(nn.Embedding(8, 6), indices) == {"b", "s", "d", "v"}
+    assert free(nn.Embedding(8, 6, scale_grad_by_freq=True), indices) == {"d"}
 
 
 def test_an_operation_read_wrongly_is_planned_as_not_known() -> None:

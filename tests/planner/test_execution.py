@@ -450,9 +450,14 @@ def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(mesh: Any) -> N
     refused(r"splits 'h' of 0, whose dimensions are b, n, k", {"0": {"h": 2}})
     refused(r"mesh of 2 x 2 x 2 cannot make: each number of parts", {"0": {"b": 8, "n": 2}})
     refused(r"32 along k cannot be shared out evenly to 3", {"0": {"k": 3}})
+    refused(r"0 is split {'b': 0}; expected whole numbers from 1 up by dimension", {"0": {"b": 0}})
+    refused(r"0 is split {'b': '2'}; expected", {"0": {"b": "2"}})  # type: ignore[dict-item]  # on purpose
+    refused(r"0 is split 2; expected", {"0": 2})  # type: ignore[dict-item]  # on purpose
     refused(r"depend on each other along d; ask for", {"LayerNorm": {"d": 2}}, nn.LayerNorm(32))
     drawing = nn.Sequential(nn.Linear(32, 32), nn.RReLU())
     refused(r"rrelu draws values at random", {"0": {"b": 2}}, drawing)
+    table, indices = nn.Sequential(nn.Embedding(32, 8, sparse=True)), (torch.zeros(8, dtype=torch.int64),)
+    refused(r"embedding has a sparse gradient", {"0": {"b": 2}}, table, indices)
 
 
 def test_a_plan_is_for_its_model_and_its_mesh(mesh: Any) -> None:
@@ -472,6 +477,8 @@ def test_a_split_model_takes_the_inputs_of_its_plan_only(mesh: Any) -> None:
     model = split_model(mlp(), MLP_SPLITS, mesh, (_x(8, 32),))
     with pytest.raises(ArgumentError, match=r"of shape \(8, 32\), \(4, 32\) was given"):
         model(_x(4, 32))
+    with pytest.raises(ArgumentError, match=r"for the tensor input, and 3 was given"):
+        model(3)
     with pytest.raises(ArgumentError, match="called with other arguments"):
         model(_x(8, 32), _x(8, 32))
 

@@ -14,6 +14,7 @@ from typing import TypeAlias
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx import Node
 from torch.utils import _pytree as pytree
 
 from fewbits.errors import ArgumentError
@@ -83,10 +84,22 @@ def export(model: nn.Module, example_inputs: Inputs) -> Exported:
             f" {_reason(error)}; operations and shapes must not depend on values: use torch.where, torch.cond"
             " or fixed shapes there, or plan the part of the model that can be exported"
         ) from error
+    unknown = next((node.name for node in program.graph.nodes if not _has_extents(node)), "")
+    if unknown:
+        raise ArgumentError(
+            f"{type(model).__name__} cannot be captured: the shape of {unknown} depends on values; use"
+            " torch.where or fixed shapes there, or plan the part of the model that has them"
+        )
     walk = Walk(program, type(model).__name__)
     reasons = why_whole(model, program, walk.layers, walk.steps)
     walk.layers = [replace(x, unsharded=why) for x, why in zip(walk.layers, reasons, strict=True)]
     return Exported(program, walk)
+
+
+def _has_extents(node: Node) -> bool:
+    """Return whether all extents of the tensors that an operation makes are numbers."""
+    made = pytree.tree_leaves(node.meta.get("val"))
+    return all(isinstance(n, int) for x in made if isinstance(x, torch.Tensor) for n in x.shape)
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def _moved(node: Node, rank: int) -> set[int]:
     default = None if name == "roll" else -1
     given = argument(node, where, "dims" if name in {"roll", "flip"} else "dim", default)
     dims = given if isinstance(given, (list, tuple)) else [given]
-    return {d % rank for d in dims if isinstance(d, int)} or set(range(rank))
+    return {d % rank for d in dims if isinstance(d, int) and rank} or set(range(rank))
 
 
 def gather(node: Node) -> Draft:

@@ -44,17 +44,20 @@ def layer_norm(node: Node) -> Draft:
 def group_norm(node: Node) -> Draft:
     """Over groups of channels of one sample, which stay whole."""
     x, *affine = tensors(node)
-    names = axis_names(len(shape_of(x)))
+    names, is_instance = axis_names(len(shape_of(x))), operation(node) == "instance_norm"
+    # Running moments are means over all samples.
+    running = argument(node, 3, "running_mean") if is_instance else None
+    is_updated = running is not None and bool(argument(node, 5, "use_input_stats"))
     draft = _drafted(
         "normalization",
         [Use(x, names), *(Use(w, (names[1],)) for w in affine)],
         names,
         shape_of(x),
-        whole=set(names[1:]),
+        whole=set(names if is_updated else names[1:]),
     )
     draft.flops *= 5
     channels = shape_of(x)[1]
-    groups = channels if operation(node) == "instance_norm" else argument(node, 1, "num_groups")
+    groups = channels if is_instance else argument(node, 1, "num_groups")
     draft.saved = 2 * shape_of(x)[0] * int(str(groups))
     return draft
 
@@ -77,8 +80,8 @@ def softmax(node: Node) -> Draft:
     """Along one axis, which stays whole."""
     (x, *_) = tensors(node)
     shape, names = shape_of(x), axis_names(len(shape_of(x)))
-    along = names[int(str(argument(node, 1, "dim"))) % len(shape)]
-    draft = _drafted("softmax", [Use(x, names, kept=False)], names, shape, whole={along})
+    whole = {names[int(str(argument(node, 1, "dim"))) % len(shape)]} if shape else set[str]()
+    draft = _drafted("softmax", [Use(x, names, kept=False)], names, shape, whole=whole)
     draft.flops *= 5
     draft.keeps_output = True
     return draft

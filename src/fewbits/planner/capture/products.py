@@ -181,13 +181,18 @@ def attention(node: Node) -> Draft:
 
 
 def embedding(node: Node) -> Draft:
-    """``y[..., d] = weight[v, d]`` for the index v: a split vocabulary leaves sums."""
+    """``y[..., d] = weight[v, d]`` for the index v: a split vocabulary leaves sums.
+
+    Where gradients are divided by how often an index is there, indices and vocabulary stay whole.
+    """
     weight, indices = tensors(node)
     leading = leading_names(len(shape_of(indices)))
     names = tuple("i" if name == "v" else name for name in leading)
     draft = Draft(
         "embedding", [Use(weight, ("v", "d")), Use(indices, names, kept=False)], [(*names, "d")], {}
     )
+    if argument(node, 3, "scale_grad_by_freq"):
+        draft.whole = {*names, "v"}
     draft.run_along(extents(node)[0], draft.outputs[0])
     draft.run_along(shape_of(weight), ("v", "d"))
     return draft

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 from fewbits.errors import ArgumentError
 from fewbits.planner.graph import Edge, Graph, Layer
@@ -52,6 +53,14 @@ def lay_out(graph: Graph, splits: Mapping[str, Mapping[str, int]], mesh: Sequenc
 
 def _assignments(layer: Layer, split: Mapping[str, int], mesh: tuple[int, ...]) -> list[Assignment]:
     space = {d.name: d for d in layer.space}
+    given: object = split  # as a caller without types may pass
+    if not isinstance(given, Mapping) or not all(
+        isinstance(n, Integral) and int(n) > 0 for n in given.values()
+    ):
+        raise ArgumentError(
+            f"{layer.name} is split {given!r:.80}; expected whole numbers from 1 up by dimension, as in"
+            " {'b': 2}"
+        )
     for name, parts in split.items():
         if parts > 1 and name not in space:
             raise ArgumentError(

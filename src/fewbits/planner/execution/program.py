@@ -270,6 +270,11 @@ def _filled(given: Any, value: Callable[[Node], Any]) -> Any:
 
 def _checked(given: Any, node: Node) -> Any:
     expected = node.meta.get("val")
+    if isinstance(expected, torch.Tensor) and not isinstance(given, torch.Tensor):
+        raise ArgumentError(
+            f"the plan is for the tensor {node.name}, and {given!r:.80} was given; every process gives the"
+            " whole batch"
+        )
     if isinstance(expected, torch.Tensor) and tuple(given.shape) != tuple(expected.shape):
         raise ArgumentError(
             f"the plan is for {node.name} of shape {tuple(expected.shape)}, {tuple(given.shape)} was given;"
