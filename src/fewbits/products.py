@@ -69,6 +69,18 @@ def _convolved_back(args: Any, result: Any) -> float:
     return float(2 * of.numel() * weight[0].numel() * sum(wanted[:2]))
 
 
+def _convolved_in_time(args: Any, result: Any) -> float:
+    """Return the FLOP of torch.conv_tbc: (times, samples, channels) and (taps, channels, results)."""
+    return float(2 * result.numel() * args[1][:, :, :1].numel())
+
+
+def _grouped(args: Any, result: Any) -> float:
+    """Return the FLOP of products of groups: of stacks of matrices, or of parts of one along an extent."""
+    x, y = args[:2]
+    stacks = x.shape[0] if x.ndim == y.ndim == 3 else 1
+    return float(2 * stacks * x.shape[-2] * x.shape[-1] * y.shape[-1])
+
+
 def _trilinear(args: Any, result: Any) -> float:
     """Return the FLOP of a sum of products of three, as of nn.Bilinear: one joins when two are summed."""
     shapes = []
@@ -130,6 +142,11 @@ _FORMULAS: dict[str, Callable[[Any, Any], float]] = {
     "aten::sparse_sampled_addmm": lambda args, result: 2 * result.numel() * args[1].shape[-1],
     "aten::_int_mm": _times,
     "aten::_weight_int8pack_mm": _times,
+    "aten::_weight_int4pack_mm_for_cpu": _times,
+    "aten::_scaled_mm_v2": _times,
+    "aten::_addmm_activation": lambda args, result: 2 * args[1].numel() * args[2].shape[-1],
+    "aten::_grouped_mm": _grouped,
+    "aten::conv_tbc": _convolved_in_time,
     "aten::convolution_backward": _convolved_back,
     "aten::mkldnn_convolution": _convolved,
     "aten::_trilinear": _trilinear,

@@ -103,6 +103,18 @@ LSTM = torch.nn.LSTM(4, 8)
         ),
         (lambda: torch.vdot(EYE[0, :7], EYE[1, :7]), "aten::vdot", 2 * 7, "float32"),
         (
+            lambda: torch._addmm_activation(torch.ones(6), A[0], B[0], use_gelu=True),
+            "aten::_addmm_activation",
+            2 * 4 * 5 * 6,
+            "float32",
+        ),
+        (  # five taps over nine steps of two samples, from three channels to four
+            lambda: torch.conv_tbc(torch.ones(9, 2, 3), torch.ones(5, 3, 4), torch.ones(4)),
+            "aten::conv_tbc",
+            2 * 5 * (9 - 5 + 1) * 2 * 3 * 4,
+            "float32",
+        ),
+        (
             lambda: torch.sparse.sampled_addmm(EYE.to_sparse_csr(), torch.ones(32, 9), torch.ones(9, 32)),
             "aten::sparse_sampled_addmm",
             2 * 32 * 9,
@@ -126,6 +138,36 @@ LSTM = torch.nn.LSTM(4, 8)
 def test_products_that_pytorch_has_no_formula_for(job: Any, name: str, flops: int, dtype: str) -> None:
     found = counted(job)[name]
     assert (found.flops, found.is_product, found.dtype) == (flops, True, dtype)
+
+
+@pytest.mark.skipif(not hasattr(functional, "grouped_mm"), reason="a PyTorch without grouped_mm")
+def test_products_of_groups_are_those_of_each_group() -> None:
+    """As mixtures of experts have them: 3 and 5 of 8 rows, columns, or inner values, and whole stacks."""
+    x, y, stack = torch.ones(8, 16), torch.ones(16, 8), torch.ones(2, 16, 4)
+    ends = torch.tensor([3, 8], dtype=torch.int32)
+
+    def flops(left: torch.Tensor, right: torch.Tensor, offs: torch.Tensor | None = ends) -> float:
+        found = counted(lambda: functional.grouped_mm(left, right, offs=offs))["aten::_grouped_mm"]
+        assert (found.is_product, found.dtype) == (True, "float32")
+        return found.flops
+
+    assert flops(x, stack) == 2 * (3 + 5) * 16 * 4
+    assert flops(stack.mT, y) == 2 * 4 * 16 * (3 + 5)
+    assert flops(y, x) == 2 * 16 * (3 + 5) * 16
+    assert flops(stack, stack.mT, None) == 2 * (2 * 16 * 4 * 16)
+
+
+def test_packed_and_scaled_products_are_products() -> None:
+    x = torch.ones(4, 32, dtype=torch.bfloat16)
+    packed = torch._convert_weight_to_int4pack_for_cpu(torch.ones(16, 32, dtype=torch.int32), 2)
+    scales = torch.ones(1, 16, 2, dtype=torch.bfloat16)
+    found = counted(lambda: torch._weight_int4pack_mm_for_cpu(x, packed, 32, scales))
+    assert found["aten::_weight_int4pack_mm_for_cpu"].flops == 2 * 4 * 32 * 16
+    if hasattr(functional, "scaled_mm"):
+        narrow, one = torch.ones(16, 32).to(torch.float8_e4m3fn), torch.ones(())
+        how = functional.ScalingType.TensorWise
+        found = counted(lambda: functional.scaled_mm(narrow, narrow.t(), one, how, one, how))
+        assert found["aten::_scaled_mm_v2"].flops == 2 * 16 * 32 * 16
 
 
 def test_a_packed_weight_that_many_vectors_meet_is_multiplied_forward_and_backward() -> None:

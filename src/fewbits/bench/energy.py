@@ -25,7 +25,10 @@ from fewbits.records import EnergyProxy
 from fewbits.train import Task
 
 _FORWARD = (("forward_activation", "forward_weight"),)
-_ADDING = ("addmm", "baddbmm", "addbmm", "addmv", "_sparse_addmm", "sparse_sampled_addmm")
+_ADDING = (
+    *("addmm", "baddbmm", "addbmm", "addmv"),
+    *("_addmm_activation", "_sparse_addmm", "sparse_sampled_addmm"),
+)
 _BACKWARD = (("dw_activation", "dw_gradient"), ("dx_gradient", "dx_weight"))
 
 
