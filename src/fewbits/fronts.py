@@ -13,7 +13,7 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     NaN are never on the front.
     """
     front: list[int] = []
-    known = [i for i, (cost, good) in enumerate(points) if not math.isnan(cost + good)]
+    known = [i for i, (cost, good) in enumerate(points) if not (math.isnan(cost) or math.isnan(good))]
     for i in sorted(known, key=lambda i: (points[i][0], -points[i][1])):
         if not front or points[i][1] > points[front[-1]][1] or points[i] == points[front[-1]]:
             front.append(i)
