@@ -524,6 +524,10 @@ def two_levels(rank: int, size: int) -> None:
     assert all_reduce(torch.ones(3) * rank, "fp32", mesh, op="mean").tolist() == [1.5] * 3
     with pytest.raises(fb.ArgumentError):
         all_reduce(torch.ones(3 + (rank == 3)), "fp32", mesh)
+    wrong: Any = 3 if rank == 0 else None  # which its node is told, and the other node too
+    with pytest.raises(fb.ArgumentError, match=r"traffic=3; expected a Traffic"):
+        all_reduce(torch.ones(3), "fp32", mesh, traffic=wrong)
+    assert all_reduce(torch.ones(3), "fp32", mesh).tolist() == [4] * 3
 
 
 def test_two_levels_are_equal_to_one_within_the_bound(team: Teams) -> None:

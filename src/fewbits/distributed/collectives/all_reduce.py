@@ -127,7 +127,11 @@ def _each(given: Any) -> list[Any]:
 def _levels(group: ProcessGroup, traffic: Traffic | None) -> list[Peers]:
     """Return the processes that reduce, from the inner level to the outer."""
     if is_mesh(group) and group.ndim == 2:
-        return [Peers(group.get_group(1), traffic), Peers(group.get_group(0), traffic)]
+        outer = Peers(group.get_group(0))
+        with outer.telling():  # of a traffic that is none, which those within the node are told
+            inner = Peers(group.get_group(1), traffic)
+        outer.traffic = inner.traffic
+        return [inner, outer]
     return [peers_of(group, traffic)]
 
 
