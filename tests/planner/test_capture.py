@@ -419,6 +419,17 @@ def test_a_number_has_no_axis_to_run_along(function: Callable[..., torch.Tensor]
     assert graph.layers[-1].space == ()
 
 
+def test_bits_in_another_dtype_keep_the_axes_that_stay_as_long() -> None:
+    class Bits(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x).detach()
+            return y.view(torch.int32).sum(0) + y.view(torch.uint8).sum()
+
+    graph = capture(Bits(4, 6), (torch.zeros(3, 4),))
+    check_graph(graph)
+    assert [(e.producer, e.consumer, e.axes) for e in graph.edges[:2]] == [(0, 1, ()), (0, 2, (0, None))]
+
+
 def test_means_and_counts_over_all_samples_keep_them_whole() -> None:
     x, indices = torch.zeros(4, 2, 3, 3), torch.zeros(4, 6, dtype=torch.int64)
 

@@ -242,6 +242,17 @@ class Router(nn.Linear):
         return (shares * x.gather(-1, places)).square().mean()
 
 
+class Truncated(nn.Linear):
+    """Values without their last 16 bits, and a gradient as if they had them."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        exact = y.detach()
+        short = (exact.view(torch.int32) & -65536).view(torch.float32)
+        halves = exact.view(torch.int16).float()  # two for each value
+        return ((y + (short - exact)) * halves[:, 1::2].sign()).square().mean() + halves.mean() / 2**15
+
+
 class Cross(nn.Module):
     """Attention whose products have slices of one parameter."""
 
@@ -268,6 +279,8 @@ def _along(rank: int, size: int) -> None:
     splits = {name: {"b": 2, "d": 2} for name in names}
     check(lambda: Losses(16, 16), inputs, splits, bytes_too=False, mesh=SQUARE)
     inputs = (_x(8, 16),)
+    splits = {**by_batch(capture(Truncated(16, 8), inputs), 2), "Truncated": {"b": 2, "n": 2}}
+    check(lambda: Truncated(16, 8), inputs, splits, bytes_too=False, mesh=SQUARE)
     splits = by_batch(capture(Router(16, 8), inputs), 2)
     assert len(splits) >= 4
     check(lambda: Router(16, 8), inputs, splits, bytes_too=False, mesh=SQUARE)

@@ -55,6 +55,11 @@ def _part(node: Node, value: Value, new: tuple[int, ...]) -> Axes:
     return kept(value.shape, new)
 
 
+def _bits(node: Node, value: Value, new: tuple[int, ...]) -> Axes:
+    """Bits that are read in another dtype: the last axis has another extent where that is of another size."""
+    return kept(value.shape, new)
+
+
 def _dropped(node: Node, value: Value, new: tuple[int, ...]) -> Axes:
     return without(len(value.shape), int(str(argument(node, 1, "dim", 0))))
 
@@ -107,6 +112,11 @@ VIEWS: dict[str, _View] = {
 _COPIES = frozenset({"clone", "_to_copy", "lift_fresh_copy", "repeat", "repeat_interleave"})
 
 
+def _rule(node: Node) -> _View | None:
+    """Return how the axes of a view follow from those of what it reads; None of what is no view."""
+    return _bits if node.target is torch.ops.aten.view.dtype else VIEWS.get(operation(node))
+
+
 def is_view(node: Node, operation: str) -> bool:
     """Tell whether an operation makes no layer; dropping nothing out is one too."""
     if operation in {"dropout", "feature_dropout", "alpha_dropout"}:
@@ -139,7 +149,7 @@ def resized(node: Node, piece: torch.Tensor, shape: tuple[int, ...]) -> torch.Te
         piece: of what it reads.
         shape: of the piece that it makes.
     """
-    view = VIEWS.get(operation(node))
+    view = _rule(node)
     if view is _reshape:
         return piece.reshape(shape)
     if view is _expand:
@@ -147,9 +157,9 @@ def resized(node: Node, piece: torch.Tensor, shape: tuple[int, ...]) -> torch.Te
     return piece if view is _part and piece.shape == shape else None
 
 
-def seen(node: Node, operation: str, value: Value) -> Value | tuple[Value, ...]:
+def seen(node: Node, value: Value) -> Value | tuple[Value, ...]:
     """Return what a view makes of a value: one, or as many as the operation returns."""
-    view = VIEWS.get(operation, _same)
+    view = _rule(node) or _same
     shapes = extents(node)
     made = tuple(_checked(value, view(node, value, shape), shape) for shape in shapes)
     return made if isinstance(node.meta["val"], (list, tuple)) else made[0]

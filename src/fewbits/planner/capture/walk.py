@@ -136,7 +136,7 @@ class Walk:
         elif together(node):
             self.values[node] = tuple(self.value(x) for x in read)
         elif is_view(node, name) and read:
-            self.values[node] = seen(node, name, self.value(read[0]))
+            self.values[node] = seen(node, self.value(read[0]))
         elif all(self.value(x).outside for x in read) and not self._counts(node, name, read):
             self.values[node] = _outside(node, read and self._leading(node, read))
         elif (name in POINTWISE or name in {"cat", "stack"}) and self._join(node, name, read):

@@ -139,7 +139,7 @@ class Program:
         shape = tuple(given.shape)
         held: Places = tuple(p.dim if p.is_shard() else None for p in given.placements)  # type: ignore[attr-defined]  # a Shard
         value = Value(shape, tuple(range(len(shape))), batch=(False,) * len(shape))
-        made = seen(node, operation(node), value)
+        made = seen(node, value)
         views = made if isinstance(made, tuple) else (made,)
         kept = list(held)
         for view in views:
