@@ -48,3 +48,12 @@ def test_nothing_to_measure_and_classes_of_other_lines_are_refused() -> None:
     for shape in ((0, 8), (3, 1), (8,)):
         with pytest.raises(ArgumentError, match=r"pieces of shape .*; expected \(pieces, tokens\)"):
             Perplexity(torch.zeros(shape, dtype=torch.long))
+
+
+def test_logits_that_did_not_change_have_no_error_even_if_they_are_all_zero() -> None:
+    zeros, ones = torch.zeros(2, 3).double(), torch.ones(2, 3).double()
+    lines = Classification([{"input_ids": torch.zeros(1, 4)}] * 2)
+    assert lines.logit_error(zeros, zeros) == lines.logit_error(ones, ones) == 0.0
+    assert lines.logit_error(ones, zeros) == torch.inf
+    assert lines.logit_error(1.5 * ones, ones) == 0.5
+    assert lines.logit_error(torch.nan * ones, ones) != lines.logit_error(torch.nan * ones, ones)

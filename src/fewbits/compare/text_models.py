@@ -137,8 +137,9 @@ class Classification:
         return [100.0 * value for value in right.tolist()]
 
     def logit_error(self, outputs: Tensor, wide: Tensor) -> float | None:
-        """Return the root of the mean squared error over that of the logits' mean square."""
-        return float((outputs - wide).norm() / wide.norm())
+        """Return the root of the mean squared error over that of the logits' mean square; 0 of equal ones."""
+        error = (outputs - wide).norm()
+        return float(error / wide.norm()) if error else 0.0  # of a head that is all zero, too
 
 
 def compare_text_model(
