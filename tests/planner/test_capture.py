@@ -430,6 +430,18 @@ def test_bits_in_another_dtype_keep_the_axes_that_stay_as_long() -> None:
     assert [(e.producer, e.consumer, e.axes) for e in graph.edges[:2]] == [(0, 1, ()), (0, 2, (0, None))]
 
 
+def test_neighbours_that_repeat_unevenly_follow_no_split() -> None:
+    class Repeat(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = super().forward(x)
+            told = y.repeat_interleave(torch.tensor([2, 0, 1]), 0, output_size=3).softmax(1)
+            return told + y.repeat_interleave(1, dim=0).softmax(1)
+
+    graph = capture(Repeat(4, 6), (torch.zeros(3, 4),))
+    check_graph(graph)
+    assert [e.axes for e in graph.edges if e.producer == 0] == [(None, 1), ()]
+
+
 def test_means_and_counts_over_all_samples_keep_them_whole() -> None:
     x, indices = torch.zeros(4, 2, 3, 3), torch.zeros(4, 6, dtype=torch.int64)
 

@@ -242,6 +242,16 @@ class Router(nn.Linear):
         return (shares * x.gather(-1, places)).square().mean()
 
 
+class Repeated(nn.Linear):
+    """Rows and columns that stand several times, and rows each as often as it is told."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = super().forward(x)
+        rows = y.repeat_interleave(2, 0, output_size=2 * len(y))
+        told = y.repeat_interleave(torch.arange(len(y)), 0, output_size=len(y) * (len(y) - 1) // 2)
+        return rows.square().mean() + y.repeat_interleave(3, -1).sum(0).square().sum() + told.square().sum()
+
+
 class Truncated(nn.Linear):
     """Values without their last 16 bits, and a gradient as if they had them."""
 
@@ -281,6 +291,8 @@ def _along(rank: int, size: int) -> None:
     inputs = (_x(8, 16),)
     splits = {**by_batch(capture(Truncated(16, 8), inputs), 2), "Truncated": {"b": 2, "n": 2}}
     check(lambda: Truncated(16, 8), inputs, splits, bytes_too=False, mesh=SQUARE)
+    splits = {"Repeated": {"b": 2, "n": 2}}
+    check(lambda: Repeated(16, 8), inputs, splits, bytes_too=False, mesh=SQUARE)
     splits = by_batch(capture(Router(16, 8), inputs), 2)
     assert len(splits) >= 4
     check(lambda: Router(16, 8), inputs, splits, bytes_too=False, mesh=SQUARE)

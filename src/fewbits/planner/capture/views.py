@@ -71,8 +71,20 @@ def _repeat(node: Node, value: Value, new: tuple[int, ...]) -> Axes:
 
 
 def _interleave(node: Node, value: Value, new: tuple[int, ...]) -> Axes:
-    """Neighbours repeat: pieces of the axis are pieces of what comes out."""
-    return _same(node, value, new) if len(new) == len(value.shape) else (None,) * len(new)
+    """Neighbours repeat: pieces of the axis are pieces of what comes out, where all repeat as often."""
+    if len(new) != len(value.shape):
+        return (None,) * len(new)
+    axes = _same(node, value, new)
+    if _often(node) is not None:
+        return axes
+    along = int(str(argument(node, 2, "dim", 0) or 0)) % len(new)
+    return tuple(None if a == along else a for a in axes)
+
+
+def _often(node: Node) -> int | None:
+    """Return how often neighbours repeat; None where each has a number of its own."""
+    repeats = argument(node, 1, "repeats")
+    return repeats if isinstance(repeats, int) else None
 
 
 VIEWS: dict[str, _View] = {
@@ -154,6 +166,10 @@ def resized(node: Node, piece: torch.Tensor, shape: tuple[int, ...]) -> torch.Te
         return piece.reshape(shape)
     if view is _expand:
         return piece.expand(shape)
+    if view is _interleave and (often := _often(node)) is not None:
+        along = argument(node, 2, "dim")
+        dim = along if isinstance(along, int) else None
+        return torch.repeat_interleave(piece, often, dim)  # without the size of the whole
     return piece if view is _part and piece.shape == shape else None
 
 
