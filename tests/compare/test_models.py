@@ -141,7 +141,7 @@ def test_a_training_that_breaks_down_scores_nan_and_the_others_go_on(
     [
         ({"tasks": [], "formats": ["mx4"]}, ArgumentError, "no task to measure"),
         ({"tasks": ["bytes"], "formats": []}, ArgumentError, "no formats to measure"),
-        ({"tasks": ["bytes"], "formats": ["mx4"], "seeds": 0}, ArgumentError, "seeds=0; expected one"),
+        ({"tasks": ["bytes"], "formats": ["mx4"], "seeds": 0}, ArgumentError, "seeds='0'; expected"),
         ({"tasks": ["bytes"], "formats": ["mxfp5"]}, FormatError, "nearest are mxfp4"),
         ({"tasks": ["bytes"], "formats": ["mx4"], "scale_rule": "round"}, ArgumentError, "double_floor"),
         ({"tasks": ["bytes"], "formats": ["nvfp4"], "scale_rule": "ceil"}, ArgumentError, "leave it out"),

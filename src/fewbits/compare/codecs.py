@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 
 from fewbits.compare.codec_runs import train_together
+from fewbits.compare.whole_numbers import check_number, check_whole
 from fewbits.distributed.cost import Link, Network, announced, by_owners, counted, step_seconds
 from fewbits.distributed.rates import measured_rates
 from fewbits.distributed.wire import nbytes
@@ -79,14 +80,14 @@ def compare_codecs(
     for given, name in ((tasks, "task"), (codecs, "codecs"), (links, "links")):
         if not given:
             raise ArgumentError(f"`{name}` is empty; give at least one, with commas between")
+    for name, number, least in (("processes", processes, 1), ("seeds", seeds, 1), ("steps", steps, 0)):
+        check_whole(name, number, least=least)
     if processes < 2:
         raise ArgumentError(
             f"processes={str(processes)!r}, and a codec is of what travels between them; take 2 or more"
         )
-    if seeds < 1 or steps < 0:
-        raise ArgumentError(
-            f"{seeds} seeds and {steps} steps; expected one seed or more, and 0 steps or more"
-        )
+    for name, speed in (("latency_us", latency_us), *(("links", gigabits) for gigabits in links)):
+        check_number(name, speed)
     networks = [Network(processes, Link(gigabits, latency_us)) for gigabits in links]
     advance = progress or (lambda what, done, total: None)
     return tuple(

@@ -14,6 +14,7 @@ from torch import nn
 from fewbits import kernels
 from fewbits.compare.casting import Cast, direct_cast
 from fewbits.compare.from_scratch import Trained, from_scratch
+from fewbits.compare.whole_numbers import check_whole
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, area_memory_proxy, parse
 from fewbits.records import LayerScore, TaskScore
@@ -85,8 +86,7 @@ def compare_models(
     fmts = [parse(f) for f in formats]
     if not fmts:
         raise ArgumentError("no formats to measure; give at least one, for example 'mxfp4'")
-    if seeds < 1:
-        raise ArgumentError(f"seeds={seeds!r}; expected one or more, each of which trains a model")
+    check_whole("seeds", seeds)
     kernels.check_scale_rule(scale_rule, fmts)
     advance = progress or _silent
     casts = [

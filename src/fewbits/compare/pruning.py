@@ -10,6 +10,7 @@ from statistics import fmean
 from torch import Tensor, nn
 
 from fewbits.compare.sparse_products import sparse_products
+from fewbits.compare.whole_numbers import check_whole
 from fewbits.errors import ArgumentError
 from fewbits.formats import Format, Pattern, parse
 from fewbits.recipes import Recipe
@@ -79,7 +80,7 @@ def prune_task(
 
     Raises:
         ArgumentError: no such recipe or schedule, a schedule without recipes, nothing to prune, weights of
-            another model, or several seeds with ``start``.
+            another model, no seeds, steps below 0, or several seeds with ``start``.
     """
     if schedule not in RETRAININGS:
         raise ArgumentError(f"schedule={schedule!r} is unknown; expected one of {', '.join(RETRAININGS)}")
@@ -88,6 +89,8 @@ def prune_task(
             f"schedule={schedule!r} says when masks are made in retraining, and without a recipe there is"
             " none; give a recipe, or leave the schedule out"
         )
+    check_whole("seeds", seeds)
+    check_whole("steps", steps, least=0)
     if start is not None and seeds > 1:
         raise ArgumentError(
             f"seeds={str(seeds)!r} beside weights to start from: models of several seeds differ by their"

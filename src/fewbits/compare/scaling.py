@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from pathlib import Path
 
-from fewbits.compare.whole_numbers import check_whole
+from fewbits.compare.whole_numbers import check_number, check_whole
 from fewbits.distributed.cost import OWN, Exchange, Link, Network, counted, reductions, step_seconds
 from fewbits.distributed.rates import measured_rates
 from fewbits.errors import ArgumentError, DataError
@@ -66,6 +66,14 @@ def predict_steps(
     chosen = tuple(dict.fromkeys(str(counted(codec)) for codec in ("fp32", *codecs)))
     check_whole("parameters", parameters)
     check_whole("per_node", per_node, most=_MOST_RANKS)
+    for name, number in (
+        ("compute_seconds", compute_seconds),
+        ("overlap", overlap),
+        ("gigabits", gigabits),
+        ("latency_us", latency_us),
+        ("inner_gigabits", 1.0 if inner_gigabits is None else inner_gigabits),
+    ):
+        check_number(name, number)
     if not 0 < compute_seconds < math.inf:
         raise ArgumentError(f"{1e3 * compute_seconds:g} ms of compute in a step; expected a number above 0")
     if not 0 <= overlap <= 1:
