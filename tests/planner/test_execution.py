@@ -476,8 +476,8 @@ def test_a_plan_that_does_not_fit_is_refused_and_changes_nothing(mesh: Any) -> N
     refused(r"mesh of 2 x 2 x 2 cannot make: each number of parts", {"0": {"b": 8, "n": 2}})
     refused(r"32 along k cannot be shared out evenly to 3", {"0": {"k": 3}})
     refused(r"0 is split {'b': 0}; expected whole numbers from 1 up by dimension", {"0": {"b": 0}})
-    refused(r"0 is split {'b': '2'}; expected", {"0": {"b": "2"}})  # type: ignore[dict-item]  # on purpose
-    refused(r"0 is split 2; expected", {"0": 2})  # type: ignore[dict-item]  # on purpose
+    refused(r"0 is split {'b': '2'}; expected", {"0": {"b": "2"}})
+    refused(r"0 is split 2; expected", {"0": 2})
     refused(r"depend on each other along d; ask for", {"LayerNorm": {"d": 2}}, nn.LayerNorm(32))
     drawing = nn.Sequential(nn.Linear(32, 32), nn.RReLU())
     refused(r"rrelu draws values at random", {"0": {"b": 2}}, drawing)
