@@ -282,6 +282,34 @@ def test_a_state_loads_with_another_number_of_processes(team: Teams, tmp_path: P
     team(3).run(partial(goes_on, folder=str(tmp_path)))
 
 
+def hooked(rank: int, size: int) -> None:
+    """Hooks of states run as those of torch's own optimizer, and may return another state."""
+
+    def called(optimizer: torch.optim.Optimizer, model: nn.Module) -> list[str]:
+        said: list[str] = []
+        optimizer.register_state_dict_pre_hook(lambda own: said.append(f"save {own is optimizer}"))
+        optimizer.register_state_dict_post_hook(lambda own, state: {**state, "note": len(state["state"])})
+        optimizer.register_load_state_dict_pre_hook(
+            lambda own, state: said.append(f"load {state.pop('note')}")
+        )
+        optimizer.register_load_state_dict_post_hook(lambda own: said.append(f"loaded {own is optimizer}"))
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+        state = optimizer.state_dict()
+        optimizer.load_state_dict(state)
+        return [*said, f"kept {state['note']}"]  # hooks have a copy
+
+    plain, dealt = nn.Linear(3, 4), nn.Linear(3, 4)
+    alone = called(torch.optim.SGD(plain.parameters(), 0.1, momentum=0.9), plain)
+    wrapped = torch.optim.SGD(dealt.parameters(), 0.1, momentum=0.9)
+    assert called(ZeroOptimizer(wrapped, "fp32"), dealt) == alone
+    assert alone == ["save True", "load 2", "loaded True", "kept 2"]
+
+
+def test_hooks_of_states_run_as_torch_has_them(team: Teams) -> None:
+    team(2).run(hooked)
+
+
 def other_optimizers(rank: int, size: int) -> None:
     made: list[Callable[[Any], torch.optim.Optimizer]] = [
         lambda p: torch.optim.AdamW(p, 1e-2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, TypedDict, cast
 
 import torch
@@ -364,11 +364,13 @@ class ZeroOptimizer(torch.optim.Optimizer):
         """Return the state of all parameters, as the wrapped optimizer alone would; every process calls it.
 
         It loads into any number of processes, and into the optimizer alone. What one process holds is in
-        ``optimizer.state_dict()``.
+        ``optimizer.state_dict()``. Hooks that were registered here run as torch has them.
 
         Raises:
             ArgumentError: a state that is no tensor, number or text.
         """
+        for hook in self._optimizer_state_dict_pre_hooks.values():
+            hook(self)
         mine = cast(_Saved, self.optimizer.state_dict())
         with self._peers.telling():
             row = torch.frombuffer(bytearray(to_bytes(mine["state"])), dtype=torch.uint8)
@@ -377,7 +379,8 @@ class ZeroOptimizer(torch.optim.Optimizer):
         for rank, (size, *_) in enumerate(sizes):
             run = row if rank == self._peers.rank else torch.empty(size, dtype=torch.uint8)
             entries |= cast("dict[int, Any]", from_bytes(self._broadcast(run, rank, size).numpy().tobytes()))
-        return {**mine, "state": dict(sorted(entries.items()))}
+        whole: StateDict = {**mine, "state": dict(sorted(entries.items()))}
+        return self._after(self._optimizer_state_dict_post_hooks, whole)
 
     def load_state_dict(self, state_dict: StateDict) -> None:
         """Take over this process's part of a state of all parameters.
@@ -390,13 +393,25 @@ class ZeroOptimizer(torch.optim.Optimizer):
             ArgumentError: no state.
             ValueError: as the wrapped optimizer does.
         """
-        if not _is_state(state_dict):
-            raise ArgumentError(f"{state_dict!r:.200} is no state; expected what state_dict() returned")
-        saved = cast(_Saved, state_dict)
+        given = state_dict
+        if isinstance(given, dict):  # whatever a caller without types passes
+            given = self._after(self._optimizer_load_state_dict_pre_hooks, given.copy())
+        if not _is_state(given):
+            raise ArgumentError(f"{given!r:.200} is no state; expected what state_dict() returned")
+        saved = cast(_Saved, given)
         keys = [key for group in saved["param_groups"] for key in group["params"]]
         own = {keys[i] for i in self._own if i < len(keys)}
         mine = {key: entries for key, entries in saved["state"].items() if key in own}
-        self.optimizer.load_state_dict({**state_dict, "state": mine})
+        self.optimizer.load_state_dict({**given, "state": mine})
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
+
+    def _after(self, hooks: Mapping[int, Callable[..., StateDict | None]], state: StateDict) -> StateDict:
+        """Return what hooks make of a state: each may change it, or return another one."""
+        for hook in hooks.values():
+            changed = hook(self, state)
+            state = state if changed is None else changed
+        return state
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop all gradients."""
