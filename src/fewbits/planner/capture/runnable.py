@@ -18,9 +18,16 @@ _DROPS = {"dropout", "feature_dropout", "alpha_dropout", "scaled_dot_product_att
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 _WRITTEN = {"copy", "fill", "index_put", "masked_scatter", "scatter"}
 _COPIES = {"clone", "_to_copy", "lift_fresh_copy", "repeat", "repeat_interleave"}  # views that share nothing
+# Parts of a model that are one operation of a program: what they are, and what stands in their place.
 _REGIONS = {
-    "wrap_with_set_grad_enabled": "torch.no_grad() or torch.enable_grad()",
-    "wrap_with_autocast": "torch.autocast()",
+    "wrap_with_set_grad_enabled": (
+        "layers inside of torch.no_grad() or torch.enable_grad()",
+        "drop gradients by x.detach()",
+    ),
+    "wrap_with_autocast": (
+        "layers inside of torch.autocast()",
+        "enter it around the model, or convert by x.to",
+    ),
 }
 
 
@@ -48,9 +55,8 @@ def why_not_here(node: Node) -> str:
     """Return why an operation cannot run that reads what layers make, or parameters; empty where it can."""
     if isinstance(node.target, torch._ops.OpOverload):
         return ""
-    region = _REGIONS.get(operation(node))
-    what = f"layers inside of {region}" if region else "operations that are called as one"
-    return f"{node.name} has {what}, which a plan cannot run; leave it out, or let x.detach() drop gradients"
+    what, instead = _REGIONS.get(operation(node), ("operations that are called as one", "leave it out"))
+    return f"{node.name} has {what}, which a plan cannot run; {instead}"
 
 
 def why_lost(node: Node, held: Mapping[str, str]) -> str:
