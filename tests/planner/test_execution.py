@@ -18,6 +18,7 @@ from torch.distributed.tensor.debug import CommDebugMode, _clear_sharding_prop_c
 from torch.nn import functional
 
 from fewbits.errors import ArgumentError
+from fewbits.nn import prepare
 from fewbits.planner import Plan, plan
 from fewbits.planner.capture import capture
 from fewbits.planner.execution import executable, program, split_model
@@ -616,6 +617,41 @@ def test_a_model_that_writes_into_what_it_holds_is_refused(
     counting = Mean(lambda kept, mean: kept.add_(1))
     split_model(counting, {"Mean": {"b": 2}}, mesh, inputs)(*inputs)
     assert counting.get_buffer("kept").eq(1).all()
+
+
+class Straight(torch.autograd.Function):
+    """Rounding whose gradient passes: of torch.round it is zero."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
+
+
+def test_a_backward_pass_that_cannot_be_exported_is_refused_in_training(mesh: Any) -> None:
+    inputs = (_x(8, 32),)
+    for make in (lambda: prepare(nn.Sequential(nn.Linear(32, 32)), "mxfp8"), lambda: Then(Straight.apply)):
+        model = make()
+        with pytest.raises(ArgumentError, match="has a backward pass of its own"):
+            split_model(model, {}, mesh, inputs)
+        with pytest.raises(ArgumentError, match=r"has a backward pass of its own.*leave `executable` out"):
+            plan(model, inputs, devices=8, memory=math.inf, executable=True)
+        assert not any(isinstance(p, DTensor) for p in model.parameters())
+        expected = model.eval()(*inputs)
+        assert torch.equal(split_model(model, {}, mesh, inputs)(*inputs), expected)
+
+    @torch.library.custom_op("tests_planner::doubled", mutates_args=())
+    def doubled(x: torch.Tensor) -> torch.Tensor:
+        return 2 * x
+
+    doubled.register_fake(torch.empty_like)
+    doubled.register_autograd(lambda ctx, gradient: 2 * gradient)
+    assert capture(Then(doubled), inputs).unrunnable == ""
+    Straight.apply(inputs[0].requires_grad_()).sum().backward()  # as before a model was captured
+    assert torch.equal(inputs[0].grad, torch.ones(8, 32))
 
 
 def test_regions_around_layers_are_refused_and_those_of_inputs_run(mesh: Any) -> None:

@@ -57,9 +57,9 @@ class Plan(PlanRecord):
 
         Weights that the plan has sharded are dealt out by ``torch.distributed.fsdp.fully_shard``.
 
-        It computes in the dtypes that it has: the formats of a plan are set beforehand, as with
-        :func:`fewbits.nn.prepare`. What a model then takes and gives is in
-        :func:`fewbits.planner.execution.split_model`.
+        It computes in the dtypes that it has: the formats of a plan are set beforehand, for evaluation by
+        :func:`fewbits.nn.prepare`, whose backward pass cannot be exported. What a model then takes and gives
+        is in :func:`fewbits.planner.execution.split_model`.
 
         Args:
             model: that of the plan; changed in place.

@@ -9,7 +9,7 @@ import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
@@ -75,7 +75,7 @@ def export(model: nn.Module, example_inputs: Inputs) -> Exported:
             " that returns its loss"
         ) from error
     try:
-        with warnings.catch_warnings(), _quiet():
+        with warnings.catch_warnings(), _quiet(), _own_derivatives() as named:
             warnings.simplefilter("ignore")  # of torch, about its own modules
             program = torch.export.export(model, args, kwargs, strict=False)
     except Exception as error:
@@ -90,7 +90,7 @@ def export(model: nn.Module, example_inputs: Inputs) -> Exported:
             f"{type(model).__name__} cannot be captured: the shape of {unknown} depends on values; use"
             " torch.where or fixed shapes there, or plan the part of the model that has them"
         )
-    walk = Walk(program, type(model).__name__)
+    walk = Walk(program, type(model).__name__, _lost(named) if model.training else "")
     reasons = why_whole(model, program, walk.layers, walk.steps)
     walk.layers = [replace(x, unsharded=why) for x, why in zip(walk.layers, reasons, strict=True)]
     return Exported(program, walk)
@@ -100,6 +100,34 @@ def _has_extents(node: Node) -> bool:
     """Return whether all extents of the tensors that an operation makes are numbers."""
     made = pytree.tree_leaves(node.meta.get("val"))
     return all(isinstance(n, int) for x in made if isinstance(x, torch.Tensor) for n in x.shape)
+
+
+@contextlib.contextmanager
+def _own_derivatives() -> Iterator[list[str]]:
+    """Name the functions called that have a derivative of their own, which an exported program leaves out."""
+    found: list[str] = []
+    below: Any = torch.autograd.function._SingleLevelFunction  # whose `apply` each Function's calls
+
+    def noted(function: Any, /, *args: object, **kwargs: object) -> object:
+        if function.__module__ != "torch._library.autograd":  # of an operator, which a program has whole
+            found.append(function.__name__)
+        return super(below, function).apply(*args, **kwargs)
+
+    below.apply = classmethod(noted)
+    try:
+        yield found
+    finally:
+        del below.apply
+
+
+def _lost(functions: Sequence[str]) -> str:
+    """Return why a model with such functions cannot be trained as planned; empty without any."""
+    if not functions:
+        return ""
+    return (
+        f"{functions[0].lstrip('_')} has a backward pass of its own, as layers of a prepared model have, and"
+        " torch.export leaves that out: gradients would be lost; plan the model in evaluation, or without it"
+    )
 
 
 @contextlib.contextmanager

@@ -47,7 +47,7 @@ class Step:
 class Walk:
     """Layers, edges and, for each node of the exported graph, its value and the step that makes it."""
 
-    def __init__(self, program: ExportedProgram, root: str) -> None:
+    def __init__(self, program: ExportedProgram, root: str, unrunnable: str = "") -> None:
         self.layers: list[Layer] = []
         self.edges: list[Edge] = []
         self.warnings: list[str] = []
@@ -65,7 +65,7 @@ class Walk:
             for name, spec in self._inputs.items()
             if spec.kind in (InputKind.BUFFER, InputKind.PARAMETER)
         }
-        self._root, self._unrunnable = root, why_not_run(program)
+        self._root, self._unrunnable = root, unrunnable or why_not_run(program)
         for node in program.graph.nodes:
             self._visit(node)
         for i, kept in enumerate(self._kept):
