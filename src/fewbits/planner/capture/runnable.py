@@ -11,13 +11,12 @@ from torch.fx import Node
 
 from fewbits.planner.capture.arguments import argument, in_place, operation
 from fewbits.planner.capture.kept import storage
-from fewbits.planner.capture.views import base_of
+from fewbits.planner.capture.views import COPIES, base_of
 
 # What drops values is run with other draws for each piece: execution/pieces.py.
 _DROPS = {"dropout", "feature_dropout", "alpha_dropout", "scaled_dot_product_attention"}
 _RECURRENT = {"lstm", "gru", "rnn_tanh", "rnn_relu"}
 _WRITTEN = {"copy", "fill", "index_put", "masked_scatter", "scatter"}
-_COPIES = {"clone", "_to_copy", "lift_fresh_copy", "repeat", "repeat_interleave"}  # views that share nothing
 # Parts of a model that are one operation of a program: what they are, and what stands in their place.
 _REGIONS = {
     "wrap_with_set_grad_enabled": (
@@ -91,7 +90,7 @@ def _copied(node: Node, base: Node) -> bool:
     """Return whether values were copied on the way from a tensor to a view of it."""
     while node is not base:
         whole = node.all_input_nodes[0] if node.target is getitem else node
-        if operation(whole) in _COPIES:
+        if operation(whole) in COPIES:
             return True
         node = whole.all_input_nodes[0]
     return False

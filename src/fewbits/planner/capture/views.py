@@ -121,7 +121,7 @@ VIEWS: dict[str, _View] = {
 
 
 # Views that have memory of their own, whatever they are given.
-_COPIES = frozenset({"clone", "_to_copy", "lift_fresh_copy", "repeat", "repeat_interleave"})
+COPIES = frozenset({"clone", "_to_copy", "lift_fresh_copy", "repeat", "repeat_interleave"})
 
 
 def _rule(node: Node) -> _View | None:
@@ -142,7 +142,7 @@ def base_of(node: Node) -> Node:
         made_by = node.all_input_nodes[0] if node.target is getitem else node
         if made_by.op != "call_function" or not is_view(made_by, name := operation(made_by)):
             return node
-        if name in _COPIES:
+        if name in COPIES:
             return node
         node = made_by.all_input_nodes[0]
 
