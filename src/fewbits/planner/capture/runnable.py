@@ -10,8 +10,7 @@ from torch.export import ExportedProgram
 from torch.fx import Node
 
 from fewbits.planner.capture.arguments import argument, in_place, operation
-from fewbits.planner.capture.kept import storage
-from fewbits.planner.capture.views import COPIES, base_of
+from fewbits.planner.capture.views import COPIES, base_of, is_view
 
 # What drops values is run with other draws for each piece: execution/pieces.py.
 _DROPS = {"dropout", "feature_dropout", "alpha_dropout", "scaled_dot_product_attention"}
@@ -68,7 +67,7 @@ def why_lost(node: Node, held: Mapping[str, str]) -> str:
         held: names of the model's parameters and buffers, by those of their placeholders.
     """
     written, everything = node.all_input_nodes[0], list(node.graph.nodes)
-    base = storage(written)
+    base = _memory(written)
     if base.name in held:
         return (
             f"{node.name} writes what a layer makes into {held[base.name]}, which the model holds and a plan"
@@ -77,8 +76,7 @@ def why_lost(node: Node, held: Mapping[str, str]) -> str:
     at = everything.index(node)
     after = set(everything[at + 1 :])
     for other in everything[:at]:
-        shown = other is not written and storage(other) is base and not _copied(other, base)
-        if shown and not after.isdisjoint(other.users):
+        if other is not written and _memory(other) is base and not after.isdisjoint(other.users):
             return (
                 f"{node.name} writes into a tensor that {other.name} shows, which is read after it; no plan"
                 " can run that: make a new tensor in place of writing into it"
@@ -86,14 +84,15 @@ def why_lost(node: Node, held: Mapping[str, str]) -> str:
     return ""
 
 
-def _copied(node: Node, base: Node) -> bool:
-    """Return whether values were copied on the way from a tensor to a view of it."""
-    while node is not base:
+def _memory(node: Node) -> Node:
+    """Return the node that made the memory which a node shows."""
+    while node.op == "call_function":
         whole = node.all_input_nodes[0] if node.target is getitem else node
-        if operation(whole) in COPIES:
-            return True
+        name = operation(whole)
+        if name in COPIES or not (in_place(whole) or is_view(whole, name)):
+            break
         node = whole.all_input_nodes[0]
-    return False
+    return node
 
 
 def _writes_part(node: Node) -> bool:
