@@ -305,3 +305,11 @@ def test_what_cannot_take_16_bit_floats_is_named_and_runs_where_it_is_left_out(
     assert seen[1].dtype == torch.float32
     assert torch.equal(seen[1], kind()(seen[0].float()))  # its own function, of what came
     assert model[0].weight.grad.any()
+
+
+def test_a_function_that_nobody_excluded_takes_what_flows() -> None:
+    model = prepare(nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4)), "mxfp6", include=["0", "2"])
+    seen: list[Any] = []
+    model[1].register_forward_hook(lambda *call: seen.append(call[2]))
+    model(torch.randn(3, 8))
+    assert seen[0].dtype == torch.bfloat16

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.derivatives import unviewed
 from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn import convolution_by_addition as by_addition
 from fewbits.nn.convolution_by_addition import Geometry
 from fewbits.nn.layer_precision import LayerPrecision
 from fewbits.nn.products import converted, sum_dtype
 from fewbits.nn.saved_activations import Tensors, save_activation
-from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked, unviewed
+from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
 
 
 def convolution(

@@ -21,22 +21,27 @@ _NARROW = (torch.bfloat16, torch.float16)
 
 
 def take_own_dtype(
-    module: nn.Module, flowing: torch.dtype, *, result: bool = False, mixes_on_cpu: bool = False
+    module: nn.Module,
+    flowing: torch.dtype,
+    *,
+    result: bool = False,
+    mixes_on_cpu: bool = False,
+    bare_in_float32: bool = False,
 ) -> None:
     """Make ``module`` compute in the dtype of its own parameters or buffers, whichever floats flow to it.
 
     Torch mixes dtypes in few of its layers: a Linear of float32 refuses a bfloat16 input.
 
     Args:
-        module: anything. Without such tensors it computes in float32, as it did before the others became
-            narrow; torch has no form of some functions for 16-bit floats.
+        module: anything.
         flowing: the dtype of what flows between narrow layers.
-        result: whether what it returns has that dtype, and a module without tensors takes what comes; as the
-            module has it by default.
+        result: whether what it returns has that dtype; as the module has it by default.
         mixes_on_cpu: whether torch computes so itself on the CPU with float32 parameters, and refuses others.
+        bare_in_float32: whether a module without such tensors computes in float32, as torch has no form of
+            some functions for 16-bit floats; it takes what comes by default.
     """
     module.register_forward_pre_hook(
-        partial(_enter, {*_NARROW, flowing}, mixes_on_cpu, not result), with_kwargs=True
+        partial(_enter, {*_NARROW, flowing}, mixes_on_cpu, bare_in_float32), with_kwargs=True
     )
     if result:
         module.register_forward_hook(partial(_leave, flowing))
@@ -127,11 +132,11 @@ _DTYPES = re.compile(r"dtype|scalar type|type mismatch|(?:Half|BFloat16|Float)\b
 
 
 def _enter(
-    given: set[torch.dtype], mixes_on_cpu: bool, wide: bool, module: nn.Module, args: Any, options: Any
+    given: set[torch.dtype], mixes_on_cpu: bool, bare: bool, module: nn.Module, args: Any, options: Any
 ) -> Any:
     own = chain(module.parameters(), module.buffers())
     first = next((x for x in own if x.is_floating_point()), None)
-    if first is None and not wide:
+    if first is None and not bare:
         return None
     if first is not None and mixes_on_cpu and first.is_cpu and first.dtype == torch.float32:
         return None

@@ -42,10 +42,10 @@ def prepare(
 
     Layers are changed in place: modules, parameters and the keys of ``state_dict`` keep their names. Whatever
     flows between them takes the recipe's vector format; what the model returns is float32 again. Layers left
-    out compute in the dtype of their parameters or buffers, and modules without either in float32. Torch's
-    transformer layers lose their fused inference, which would read the weights as they are. A recipe whose
-    formats change while it trains (posit8, muppet, assigned) also needs :func:`fewbits.train.schedule` in the
-    loop. :func:`fewbits.nn.summary` says what has become of each layer.
+    out compute in the dtype of their parameters or buffers, and excluded modules without either in float32.
+    Torch's transformer layers lose their fused inference, which would read the weights as they are. A recipe
+    whose formats change while it trains (posit8, muppet, assigned) also needs :func:`fewbits.train.schedule`
+    in the loop. :func:`fewbits.nn.summary` says what has become of each layer.
 
     Args:
         model: any module. Its linear, convolution (transposed too), embedding, bilinear, attention, recurrent
@@ -233,7 +233,7 @@ def _keep_dtypes(
         elif name in selection and isinstance(module, (nn.LayerNorm, nn.GroupNorm)):
             take_own_dtype(module, flowing, result=True, mixes_on_cpu=True)
         elif name in wide and name.rpartition(".")[0] not in wide:
-            take_own_dtype(module, flowing)
+            take_own_dtype(module, flowing, bare_in_float32=within(name, selection.exclude))
 
 
 def _unfuse(module: nn.Module) -> None:

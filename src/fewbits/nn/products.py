@@ -13,11 +13,12 @@ import torch
 
 from fewbits.errors import ArgumentError
 from fewbits.kernels import ops
+from fewbits.kernels.ops.derivatives import unviewed
 from fewbits.kernels.ops.no_autocast import no_autocast
 from fewbits.nn.layer_precision import LayerPrecision, Operand, goes_by_panels
 from fewbits.nn.products_by_addition import product_by_addition
 from fewbits.nn.saved_activations import SavedActivation, Tensors, save_activation, save_beside_forward
-from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked, unviewed
+from fewbits.nn.straight_through import Formulas, differentiable, product, transformed, unpacked
 
 # Asked once: torch.compile cannot look into the question.
 _BFLOAT16_UNITS = bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())

@@ -18,6 +18,7 @@ from torch.autograd import forward_ad
 from torch.autograd.function import once_differentiable
 
 from fewbits.errors import ArgumentError
+from fewbits.kernels.ops.derivatives import unviewed
 from fewbits.nn.layer_precision import LayerPrecision, Operand
 from fewbits.nn.saved_activations import SavedActivation, Tensors
 
@@ -86,12 +87,6 @@ def _gradients(ctx: Any, gradient: torch.Tensor, x: Any, weight: Any, of: Formul
         of.of_x(gradient, x, weight, precision) if of_x else None,
         of.of_weight(gradient, x, weight, precision).to(weight.dtype) if of_weight else None,
     )
-
-
-def unviewed(y: torch.Tensor) -> torch.Tensor:
-    """Return ``y`` as no view: into views that were made within a Function nobody may write."""
-    result: torch.Tensor = torch.ops.aten._unsafe_view.default(y, y.shape)
-    return result
 
 
 def product(

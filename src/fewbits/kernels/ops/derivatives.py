@@ -71,11 +71,11 @@ def derive(
 
 
 def apart(y: torch.Tensor) -> torch.Tensor:
-    """Return ``y``, if it is the view of what a kernel made on its way, as a tensor of its own.
+    """Return ``y``, if it is the view of what a kernel made on its way, as a tensor of its own."""
+    return y if torch._C._functorch.is_functorch_wrapped_tensor(y) or not y._is_view() else unviewed(y)
 
-    Autograd lets nobody change a view in place that was made within a function.
-    """
-    if torch._C._functorch.is_functorch_wrapped_tensor(y) or not y._is_view():
-        return y
-    own: torch.Tensor = torch.ops.aten._unsafe_view(y, y.shape)
+
+def unviewed(y: torch.Tensor) -> torch.Tensor:
+    """Return ``y`` as no view: autograd lets nobody change one in place that was made within a function."""
+    own: torch.Tensor = torch.ops.aten._unsafe_view.default(y, y.shape)
     return own
