@@ -227,7 +227,7 @@ class Scan(nn.Module):
 
 def test_a_module_that_mixes_dtypes_is_named_with_what_helps() -> None:
     model = prepare(nn.Sequential(Scan(), nn.Linear(8, 8)), "mxfp6", exclude="*.decay")
-    with pytest.raises(RuntimeError, match=r"0 \(Scan\) computes with.*vector=fp32.*exclude='0'"):
+    with pytest.raises(RuntimeError, match=r"0 \(Scan\) cannot compute with.*vector=fp32.*exclude='0'"):
         model(torch.randn(2, 8))
     for how in ({"exclude": "*.decay", "recipe": "mxfp6:vector=fp32"}, {"exclude": "0", "recipe": "mxfp6"}):
         prepare(nn.Sequential(Scan(), nn.Linear(8, 8)), **how)(torch.randn(2, 8)).sum().backward()
@@ -237,4 +237,4 @@ def test_errors_of_other_kinds_stay_as_they_are() -> None:
     model = prepare(nn.Sequential(nn.Linear(8, 8)), "mxfp6")
     with pytest.raises(RuntimeError) as error:
         model(torch.randn(2, 9))
-    assert "computes with" not in str(error.value)
+    assert "cannot compute" not in str(error.value)

@@ -437,13 +437,14 @@ def _results(recipe: str) -> list[torch.Tensor]:
     linear = [torch.nn.Linear(k, n) for k, n in ((40, 33), (40, 33), (33, 7))]
     model = fb.prepare(torch.nn.ModuleList(linear).to(DEVICE), recipe)
     first, second, last = model
-    x = (_normal(_seeded(15), 5, 7, 40) * 8).requires_grad_()
+    given = (_normal(_seeded(15), 5, 7, 40) * 8).requires_grad_()
     with torch.no_grad():
-        x[0, 0, :3] = torch.tensor([torch.inf, 1e-30, 3e38], device=DEVICE)
-        x[1, 2] = 0.0
+        given[0, 0, :3] = torch.tensor([torch.inf, 1e-30, 3e38], device=DEVICE)
+        given[1, 2] = 0.0
+    x = given.clone()  # a leaf is kept for each layer: nobody knows who writes into it
     y = last((first(x) + second(x)).relu())
     y.float().square().sum().backward()
-    return [y, x.grad, *(p.grad for p in model.parameters())]
+    return [y, given.grad, *(p.grad for p in model.parameters())]
 
 
 def _layers_by_both_axes() -> Sentences:
