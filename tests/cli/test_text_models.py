@@ -124,7 +124,7 @@ def test_gptq_is_measured_with_the_bits_that_cast_writes_and_loses_less(
     assert chosen["values"] == stored["values"]
 
 
-@pytest.mark.parametrize("method", ["round", "gpfq"])
+@pytest.mark.parametrize("method", [pytest.param("round", marks=pytest.mark.slow), "gpfq"])
 def test_inputs_are_rounded_where_asked_and_the_model_is_whole_afterwards(
     models: Path, tmp_path: Path, capsys: Any, method: str
 ) -> None:

@@ -166,8 +166,10 @@ def test_what_a_product_does_not_do_is_refused(name: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["fp32", "mxfp8"])
-@pytest.mark.parametrize("rows", [(2,), (0,), (2, 3), ()])
-@pytest.mark.parametrize(("n", "k"), [(3, 0), (0, 32), (0, 0)])
+@pytest.mark.parametrize(
+    ("n", "k", "rows"),
+    [(3, 0, (2,)), (3, 0, ()), (3, 0, (0,)), (0, 32, (2, 3)), (0, 32, (0,)), (0, 32, ()), (0, 0, (2, 3))],
+)
 def test_a_layer_without_columns_or_rows_is_that_of_the_plain_product(
     n: int, k: int, rows: tuple[int, ...], name: str
 ) -> None:

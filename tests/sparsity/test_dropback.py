@@ -492,8 +492,7 @@ class Sequence(nn.Module):
         return self.last(self.layer(x)[0])
 
 
-@pytest.mark.parametrize("matrices", [True, False])
-@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM, nn.RNN])
+@pytest.mark.parametrize(("kind", "matrices"), [(nn.GRU, False), (nn.LSTM, True), (nn.RNN, True)])
 def test_recurrent_layers_list_no_weights_between_steps_and_are_copied(
     kind: type[nn.RNNBase], matrices: bool
 ) -> None:

@@ -56,7 +56,7 @@ def compiled_equals_cpu(x: torch.Tensor, fmt: Format, axis: int = -1, **choices:
     ("name", "dtype", "loops"),
     [
         ("mxfp4", torch.bfloat16, 3),  # blocks; their largest values; their rounded ones
-        ("mx9", torch.float32, 3),
+        pytest.param("mx9", torch.float32, 3, marks=pytest.mark.slow),
         pytest.param("mx6", torch.bfloat16, 4, marks=pytest.mark.slow),  # first, memory of its own
     ],
 )
