@@ -189,14 +189,14 @@ def _rows(a: SparseMatrix, name: str) -> scipy.sparse.csr_array:
     return scipy.sparse.csr_array(in_double(a).tocsr())
 
 
-def in_double(a: SparseMatrix) -> SparseMatrix:
-    """Return a copy of numbers in float64 or complex128; what a solver refuses is returned unchanged.
+def in_double(a: SparseMatrix, *, copy: bool = True) -> SparseMatrix:
+    """Return numbers in float64 or complex128, of others a copy; what a solver refuses is returned unchanged.
 
     Values at one place are added where a layout becomes another one, and in int8 100 + 100 is -56.
     """
     if not _double_at_most(a.dtype):
         return a
-    return a.astype(np.complex128 if a.dtype.kind == "c" else np.float64)
+    return a.astype(np.complex128 if a.dtype.kind == "c" else np.float64, copy=copy)
 
 
 def _double_at_most(dtype: np.dtype[Any]) -> bool:

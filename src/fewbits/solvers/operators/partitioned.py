@@ -73,7 +73,8 @@ class Partitioned(Operator):
         if not hasattr(A, "tocsr"):
             return cls(A, group)  # which refuses it in all processes
         rank, ranks, n = dist.get_rank(group), dist.get_world_size(group), A.shape[0]
-        return cls(in_double(A).tocsr()[n * rank // ranks : n * (rank + 1) // ranks], group)
+        rows = in_double(A, copy=False).tocsr()  # of which a part is copied
+        return cls(rows[n * rank // ranks : n * (rank + 1) // ranks], group)
 
     def exact(self, v: torch.Tensor) -> torch.Tensor:
         """Return this process's part of A v."""
