@@ -23,6 +23,7 @@ using Rounded = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 template <class T>
 using Factored = nb::ndarray<T, nb::ndim<2>, nb::device::cpu>;
 using Places = nb::ndarray<std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Exchanges = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Line = nb::ndarray<double, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 DenseRows rows_of(const Matrix& a) {
@@ -116,6 +117,15 @@ void factorize_in(const Factored<T>& a, const Places& exchanges, int threads) {
     factorize_lu(implementation.systems, lu, threads);
 }
 
+void exchange_in(const Factored<float>& a, const Exchanges& exchanges, int threads) {
+    require(a.stride(1) == 1 || a.shape(1) <= 1, "the values of a row follow each other");
+    const auto m = static_cast<std::int64_t>(a.shape(0)), count = static_cast<std::int64_t>(exchanges.size());
+    require(count <= m, "at most an exchange for each row");
+    for (std::int64_t i = 0; i < count; ++i) require(0 <= exchanges.data()[i] && exchanges.data()[i] < m, "rows change places with rows");
+    nb::gil_scoped_release released;
+    exchange_rows(a.data(), a.stride(0), static_cast<std::int64_t>(a.shape(1)), exchanges.data(), count, threads);
+}
+
 }  // namespace
 
 void fewbits::bind_dense(nb::module_& m) {
@@ -131,4 +141,6 @@ void fewbits::bind_dense(nb::module_& m) {
     constexpr auto what = "Put the LU factors of a in its place, and the rows that changed places in `exchanges`.";
     m.def("factorize_lu", &factorize_in<float>, "a"_a.noconvert(), "exchanges"_a.noconvert(), "threads"_a, what);
     m.def("factorize_lu", &factorize_in<double>, "a"_a.noconvert(), "exchanges"_a.noconvert(), "threads"_a, what);
+    m.def("exchange_rows", &exchange_in, "a"_a.noconvert(), "exchanges"_a.noconvert(), "threads"_a,
+          "Have row i of a and row exchanges[i] change places, one after the other.");
 }

@@ -141,8 +141,6 @@ bool product_of(const std::string& unit, Matrices a, std::optional<Format> of_a,
             "products of bfloat16 are subtracted from float32");
     require(subtracts || multiplied != Unit::bfloat16x2, "a product of two terms is subtracted");
     require(!is_bfloat16(multiplied) || implementation.products.has(multiplied), "this CPU has no such products of bfloat16");
-    const auto narrow = [](const Factor& f) { return f.format != nullptr || f.type == Real::bf16; };
-    require(!subtracts || multiplied == Unit::bfloat16x2 || (narrow(product.a) && narrow(product.b)), "factors are bfloat16 or rounded to it");
     nb::gil_scoped_release released;
     return multiply(implementation.kernels, implementation.products, product, threads);
 }

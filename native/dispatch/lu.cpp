@@ -15,6 +15,7 @@ constexpr std::int64_t block = 128;  // columns that are copied together: their 
 constexpr std::int64_t block_row = block + 16;  // not a power of two, whose multiples share a few sets of a cache
 constexpr std::int64_t chunk = 1024;  // columns updated at once, which bounds what is packed of them
 constexpr std::int64_t solved_together = 512;  // columns, at most
+constexpr std::int64_t exchanges_ahead = 4, asked_for = 512;  // numbers at the beginning of a row: hardware follows
 constexpr std::int64_t products_per_value = 32;  // multiply-adds that take about as long as reading a value
 
 std::int64_t packed_numbers(std::int64_t n) { return (n / 2 + block) * (std::min(n, chunk) + lu_widest_panel); }
@@ -26,12 +27,17 @@ struct Run {
     int threads;
 };
 
-// Rows of (m, n) change places, in the order of the exchanges.
+// Rows of (m, n) change places, in the order of the exchanges. What follows is asked for: the rows lie anywhere in memory.
 template <class T>
-void exchange_rows(const Run<T>& run, T* a, std::int64_t row, std::int64_t n, const std::int64_t* exchanges, std::int64_t count) {
-    divide(n, n * count, run.threads, [&](int, std::int64_t first, std::int64_t last) {
-        for (std::int64_t i = 0; i < count; ++i)
+void exchange_rows_in(T* a, std::int64_t row, std::int64_t n, const std::int64_t* exchanges, std::int64_t count, int threads) {
+    divide(n, n * count, threads, [&](int, std::int64_t first, std::int64_t last) {
+        for (std::int64_t i = 0; i < count; ++i) {
+            const std::int64_t later = i + exchanges_ahead;
+            if (later < count && exchanges[later] != later)
+                for (std::int64_t j = first; j < std::min(last, first + asked_for); j += 64 / sizeof(T))
+                    for (const std::int64_t other : {later, exchanges[later]}) __builtin_prefetch(a + other * row + j, 1);
             if (exchanges[i] != i) std::swap_ranges(a + i * row + first, a + i * row + last, a + exchanges[i] * row + first);
+        }
     });
 }
 
@@ -87,7 +93,7 @@ void factorize(const Run<T>& run, T* a, std::int64_t row, std::int64_t m, std::i
     factorize(run, a, row, m, half, exchanges);
     update(run, a, right, row, m, half, n - half, exchanges);
     factorize(run, right + half * row, row, m - half, n - half, exchanges + half);
-    exchange_rows(run, a + half * row, row, half, exchanges + half, n - half);
+    exchange_rows_in(a + half * row, row, half, exchanges + half, n - half, run.threads);
     for (std::int64_t i = half; i < n; ++i) exchanges[i] += half;
 }
 
@@ -111,6 +117,9 @@ void factorize_in(const LuKernels<T>& kernels, const Lu<T>& lu, int threads) {
 
 }  // namespace
 
+void exchange_rows(float* a, std::int64_t row, std::int64_t n, const std::int64_t* exchanges, std::int64_t count, int threads) {
+    exchange_rows_in(a, row, n, exchanges, count, threads);
+}
 void factorize_lu(const Systems& systems, const Lu<float>& lu, int threads) { factorize_in(systems.lu, lu, threads); }
 void factorize_lu(const Systems& systems, const Lu<double>& lu, int threads) { factorize_in(systems.lu_double, lu, threads); }
 

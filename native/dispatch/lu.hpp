@@ -19,4 +19,7 @@ struct Lu {
 void factorize_lu(const Systems& systems, const Lu<float>& lu, int threads);
 void factorize_lu(const Systems& systems, const Lu<double>& lu, int threads);
 
+// Row i of (m, n) and row exchanges[i] change places, for i from 0 to count - 1.
+void exchange_rows(float* a, std::int64_t row, std::int64_t n, const std::int64_t* exchanges, std::int64_t count, int threads);
+
 }  // namespace fewbits

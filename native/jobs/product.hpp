@@ -45,7 +45,7 @@ struct Product {
     void* y;             // (batch, lines of a, lines of b), the last axis side by side
     Real y_type;
     std::int64_t y_step;  // in values: between rows, also from the last of a matrix to the first of the next
-    bool subtracts;       // from what is in y, float32, where subnormal values and products count as zeros
+    bool subtracts;       // from what is in y, float32, values rounded to bfloat16; subnormal values and products count as zeros
     Lower lower;
     const Kernels* kernels;  // which round
     std::uint8_t *panels, *left_panels;  // room for panel_bytes() of b and of a, each at a multiple of 64 bytes

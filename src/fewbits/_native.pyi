@@ -301,6 +301,7 @@ def substitute(
 def factorize_lu(
     a: NDArray[np.float32] | NDArray[np.float64], exchanges: NDArray[np.int64], threads: int
 ) -> None: ...
+def exchange_rows(a: NDArray[np.float32], exchanges: NDArray[np.int64], threads: int) -> None: ...
 
 class NmPermutation:
     def __init__(

@@ -28,7 +28,7 @@ def _factored(steepness: float, precision: str) -> float:
     lower[:128, :128] = torch.eye(128) - steepness * torch.ones(128, 128).tril(-1)
     a = (lower @ (torch.eye(n) + upper.triu(1))).float()
     factors = a.clone()
-    order = lu._recurse(factors, rounded_update(precision), narrow_triangles=True)
+    order = lu._permutation(lu._Recursion(factors, precision).run(), n)
     wide = factors.double()
     product = (wide.tril(-1) + torch.eye(n)) @ wide.triu()
     return float((product - a[order]).abs().max() / a.abs().max())

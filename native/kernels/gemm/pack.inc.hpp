@@ -148,6 +148,26 @@ inline Terms terms_of(Bits x) {
     return {first, nearest_bfloat16((Bits)((Reals)x - (Reals)first))};
 }
 
+// The nearest bfloat16 of two vectors: pairs of one value of each, or all of the first, then all of the second. The instruction
+// takes subnormal values for zeros, as those that multiply do.
+inline Bits rounded_pair(Bits first, Bits second) { return pair_of(nearest_bfloat16(first), nearest_bfloat16(second)); }
+inline Bits rounded_in_order(Bits first, Bits second) {
+#if defined(__AVX512BF16__)
+    return (Bits)_mm512_cvtne2ps_pbh((__m512)second, (__m512)first);
+#else
+    const Bits even = shuffled(first, second, [](int lane) { return 2 * lane; });
+    const Bits odd = shuffled(first, second, [](int lane) { return 2 * lane + 1; });
+    return rounded_pair(even, odd);
+#endif
+}
+
+// What is left of values whose bfloat16 are those in `rounded` from `place` on.
+inline Bits rest_of(Bits x, Bits rounded, i64 place) {
+    u16 halves[2 * vector];
+    write(halves, rounded);
+    return (Bits)((Reals)x - (Reals)(__builtin_convertvector(read<Halves>(halves + place), Naturals) << 16u));
+}
+
 // Each lane becomes what `join` makes of all lanes.
 template <class Join>
 inline Bits reduced(Bits v, Join join) {
@@ -159,7 +179,7 @@ inline Bits reduced(Bits v, Join join) {
 
 // The words of one block of a line, `x` being its values side by side; with integers its scale, and what undoes the bias of b.
 template <i64 block, Unit unit>
-inline void words_of_line(const Bits* x, bool of_b, u32* words, u32& scale, u32& sum, Range& range) {
+inline void words_of_line(const Bits* x, bool of_b, bool rounds, u32* words, u32& scale, u32& sum, Range& range) {
     constexpr i64 parts = block / vector;
     if constexpr (unit == Unit::float32) {
 #pragma GCC unroll 8
@@ -170,13 +190,16 @@ inline void words_of_line(const Bits* x, bool of_b, u32* words, u32& scale, u32&
     } else if constexpr (unit == Unit::bfloat16x2) {
 #pragma GCC unroll 4
         for (i64 i = 0; i < parts; i += 2) {
-            const Bits even = shuffled(x[i], x[i + 1], [](int lane) { return 2 * lane; });
-            const Bits odd = shuffled(x[i], x[i + 1], [](int lane) { return 2 * lane + 1; });
-            const Terms e = terms_of(even), o = terms_of(odd);
-            write(words + i / 2 * vector, pair_of(e.first, o.first));
-            write(words + block / 2 + i / 2 * vector, pair_of(e.second, o.second));
+            const Bits first = rounded_in_order(x[i], x[i + 1]);
+            write(words + i / 2 * vector, first);
+            write(words + block / 2 + i / 2 * vector, rounded_in_order(rest_of(x[i], first, 0), rest_of(x[i + 1], first, vector)));
         }
     } else if constexpr (unit == Unit::bfloat16) {
+        if (rounds) {
+#pragma GCC unroll 4
+            for (i64 i = 0; i < parts; i += 2) write(words + i / 2 * vector, rounded_in_order(x[i], x[i + 1]));
+            return;
+        }
 #pragma GCC unroll 8
         for (i64 i = 0; i < parts; ++i) note_bfloat16(x[i], range);
         // Even and odd values of two vectors are the halves of one.
@@ -209,7 +232,7 @@ inline void words_of_line(const Bits* x, bool of_b, u32* words, u32& scale, u32&
 
 // The same for a vector of lines: lane l of x[j] is value j of line l, and lane l of words[j] word j.
 template <i64 block, Unit unit>
-inline void words_of_lanes(const Bits* x, bool of_b, Bits* words, Bits& scale, Bits& sum, Range& range) {
+inline void words_of_lanes(const Bits* x, bool of_b, bool rounds, Bits* words, Bits& scale, Bits& sum, Range& range) {
     if constexpr (unit == Unit::float32) {
         for (i64 j = 0; j < block; ++j) {
             range.top = larger(range.top, x[j] & magnitude_mask);
@@ -223,6 +246,11 @@ inline void words_of_lanes(const Bits* x, bool of_b, Bits* words, Bits& scale, B
             words[(block + j) / 2] = pair_of(even.second, odd.second);
         }
     } else if constexpr (unit == Unit::bfloat16) {
+        if (rounds) {
+#pragma GCC unroll 16
+            for (i64 j = 0; j < block; j += 2) words[j / 2] = rounded_pair(x[j], x[j + 1]);
+            return;
+        }
 #pragma GCC unroll 32
         for (i64 j = 0; j < block; ++j) note_bfloat16(x[j], range);
 #pragma GCC unroll 16
@@ -258,6 +286,14 @@ struct Place {
     u32* of_item;
 };
 
+// Words of a block of a line, of which `count` values are there, with its scale and sum.
+template <i64 block, Unit unit>
+inline void pack_line(const Product& p, const void* from, Real type, i64 count, bool of_b, u32* words, u32& scale, u32& sum, Range& range) {
+    Bits x[block / vector];
+    read_values<block>(from, type, count, x);
+    words_of_line<block, unit>(x, of_b, p.subtracts, words, scale, sum, range);
+}
+
 // One piece of a vector of lines, from value `start` of line `line` of the window.
 template <i64 block, Unit unit, bool of_b>
 inline void pack_vector(const Product& p, const Window& w, const Place& to, i64 line, i64 start, Range& range) {
@@ -265,29 +301,28 @@ inline void pack_vector(const Product& p, const Window& w, const Place& to, i64 
     alignas(64) u32 by_line[vector][lanes], by_lane[lanes][vector], scales[vector], sums[vector];
     const i64 count = least(block, w.count - start), there = w.lines - line;
     const void* from = at(w.values, w.type, line * w.line_step + start * w.step);
+    const i64 place = to.line + line, piece = to.piece + start / block;
+    u32* out = of_b ? piece_of(p, true, to.matrix, place / lines, piece) : piece_of_item(p, to.of_item, place / lines, piece);
+    i64 row = place % lines;
     // A line beyond the factor has zeros, and so has every value beyond the window.
+    const auto line_at = [&](i64 l) { return there > 0 ? at(from, w.type, l < there ? l * w.line_step : 0) : nullptr; };
+    const auto count_at = [&](i64 l) { return l < there ? count : 0; };
     if (w.step == 1) {
-        for (i64 l = 0; l < vector; ++l) {
-            Bits x[block / vector];
-            const i64 step = l < there ? l * w.line_step : 0;
-            read_values<block>(there > 0 ? at(from, w.type, step) : nullptr, w.type, l < there ? count : 0, x);
-            words_of_line<block, unit>(x, of_b, by_line[l], scales[l], sums[l], range);
+        if (of_b) {
+            for (i64 l = 0; l < vector; ++l) pack_line<block, unit>(p, line_at(l), w.type, count_at(l), true, by_line[l], scales[l], sums[l], range);
+            turn<vector, lanes>(by_line[0], by_lane[0]);
         }
-        if (of_b) turn<vector, lanes>(by_line[0], by_lane[0]);
     } else {
         Bits x[block], words[lanes], scale{}, sum{};
         for (i64 j = 0; j < block; ++j)
             read_values<vector>(there > 0 ? at(from, w.type, (j < count ? j : 0) * w.step) : nullptr, w.type,
                                 j < count && there > 0 ? least(vector, there) : 0, x + j);
-        words_of_lanes<block, unit>(x, of_b, words, scale, sum, range);
+        words_of_lanes<block, unit>(x, of_b, p.subtracts, words, scale, sum, range);
         for (i64 j = 0; j < lanes; ++j) write(by_lane[j], words[j]);
         write(scales, scale);
         write(sums, sum);
         if (!of_b) turn<lanes, vector>(by_lane[0], by_line[0]);
     }
-    const i64 place = to.line + line, piece = to.piece + start / block;
-    u32* out = of_b ? piece_of(p, true, to.matrix, place / lines, piece) : piece_of_item(p, to.of_item, place / lines, piece);
-    i64 row = place % lines;
     if constexpr (of_b) {
         // Lane by lane, whole vectors of columns; a panel has whole vectors.
         for (i64 j = 0; j < lanes; ++j) write(out + j * lines + row, read<Bits>(by_lane[j]));
@@ -297,7 +332,10 @@ inline void pack_vector(const Product& p, const Window& w, const Place& to, i64 
     // Line by line: each has its lanes side by side, and the next may begin the next panel.
     const i64 all = count_of(w.lines, lines) * lines, next = stretch(p) * piece_words(p, false);
     for (i64 l = 0; l < vector && line + l < all; ++l) {
-        __builtin_memcpy(out + row * lanes, by_line[l], lanes * sizeof(u32));
+        if (w.step == 1)
+            pack_line<block, unit>(p, line_at(l), w.type, count_at(l), false, out + row * lanes, scales[l], sums[l], range);
+        else
+            __builtin_memcpy(out + row * lanes, by_line[l], lanes * sizeof(u32));
         if (is_integers(unit)) {
             out[lines * lanes + row] = scales[l];
             out[lines * (lanes + 1) + row] = sums[l];
@@ -314,9 +352,14 @@ inline void pack_window(const Product& p, const Window& w, const Place& to, i64 
     // Along memory first: lines that follow each other, or values.
     const i64 vectors = count_of(all, vector), count = count_of(w.count, block);
     const bool along = w.step == 1;
-    for (i64 outer = 0; outer < (along ? vectors : count); ++outer)
+    // What is not rounded first lies apart in memory, as where it is rounded: the next lines are asked for, or values.
+    const i64 apart = along ? w.line_step : w.step, together = along ? vector : block, in_run = along ? w.count : w.lines;
+    for (i64 outer = 0; outer < (along ? vectors : count); ++outer) {
+        for (i64 i = (outer + 1) * together; i < least((outer + 2) * together, along ? w.lines : w.count); ++i)
+            prefetch<memory::nearest>(at(w.values, w.type, i * apart), in_run * size_of(w.type));
         for (i64 inner = 0; inner < (along ? count : vectors); ++inner)
             pack_vector<block, unit, of_b>(p, w, to, (along ? outer : inner) * vector, (along ? inner : outer) * block, range);
+    }
 }
 
 // From what is known when the product runs to what the compiler knows. Blocks of 16 are of integers alone.
@@ -392,9 +435,9 @@ inline Values values_of(const Product& p, const Factor& f, panels::Span span) {
 }
 
 // Bytes that a window takes which is rounded.
-constexpr i64 window_bytes = rows_in_item * window_values * i64{sizeof(float)};
-static_assert(window_lines + panel_lines(Unit::integers, true) <= rows_in_item);
-static_assert(window_lines + panel_lines(Unit::float32, true) <= rows_in_item);
+inline i64 window_bytes(const Product& p) { return rows_in_item(p.unit) * window_values * i64{sizeof(float)}; }
+static_assert(window_lines + panel_lines(Unit::integers, true) <= rows_in_item(Unit::integers));
+static_assert(window_lines + panel_lines(Unit::float32, true) <= rows_in_item(Unit::float32));
 
 inline BlockRange range_of(const Range& range) {
     BlockRange met{infinity_bits, 0, true, true};
@@ -413,12 +456,12 @@ namespace {  // of this file alone
 inline i64 lines_in_panels(const Product& p, bool of_b) { return panels_of(p, of_b) * panel_lines(p, of_b); }
 inline i64 lines_in_window(const Product& p, bool of_b) {
     const i64 width = panel_lines(p, true);
-    return of_b ? count_of(window_lines, width) * width : rows_in_item;
+    return of_b ? count_of(window_lines, width) * width : rows_in_item(p.unit);
 }
 
 }  // namespace
 
-i64 pack_workspace(const Product&) { return window_bytes; }
+i64 pack_workspace(const Product& p) { return window_bytes(p); }
 
 i64 pack_items(const Product& p, bool of_b) {
     if (!of_b && !is_wide(p)) return 0;

@@ -79,15 +79,19 @@ inline i64 stretch(const Product& p) {
 
 // Rows and columns of an item, in panels. Where an item has all columns, a row is packed once, and the item's share of y and a
 // stretch of its rows of a stay in the second cache. Of wider products a is packed before, since several items need the same
-// rows. Threads without an item would wait.
-constexpr i64 all_columns = 1536, some_columns = 512, rows_in_item = 192, sums_in_item = 98304;
+// rows. Threads without an item would wait. Tiles multiply so fast that smaller items would wait for memory: the sums of
+// theirs take 768 KiB of the two megabytes that their CPUs have.
+constexpr i64 all_columns = 1536, some_columns = 512;
+constexpr bool has_tiles(Unit unit) { return panel_lines(unit, false) == panel_lines(unit, true); }
+constexpr i64 rows_in_item(Unit unit) { return has_tiles(unit) ? 384 : 192; }
+constexpr i64 sums_in_item(Unit unit) { return has_tiles(unit) ? 196608 : 98304; }
 inline bool is_wide(const Product& p) { return p.b.lines > all_columns; }
 inline i64 b_panels(const Product& p) {
     return least(panels_of(p, true), (is_wide(p) ? some_columns : all_columns) / panel_lines(p, true));
 }
 inline i64 column_items(const Product& p) { return count_of(panels_of(p, true), b_panels(p)); }
 inline i64 a_panels(const Product& p) {
-    const i64 high = least(rows_in_item, sums_in_item / (b_panels(p) * panel_lines(p, true))) / panel_lines(p, false);
+    const i64 high = least(rows_in_item(p.unit), sums_in_item(p.unit) / (b_panels(p) * panel_lines(p, true))) / panel_lines(p, false);
     const i64 parts = p.threads > 1 ? 4 * p.threads : 1;
     const i64 shared = least(high, count_of(p.batch * panels_of(p, false) * column_items(p), parts));
     // Of items one below the other the last is as high as the others.
@@ -112,5 +116,19 @@ inline u32* piece_of(const Product& p, bool of_b, i64 matrix, i64 panel, i64 pie
 inline u32* piece_of_item(const Product& p, u32* panels, i64 panel, i64 piece) {
     return panels + (panel * stretch(p) + piece) * piece_words(p, false);
 }
+
+// Of some memory that is needed next, what one of several calls asks for: so many lines of the cache with each of its pieces.
+constexpr i64 line_words = 64 / sizeof(u32);
+struct Part {
+    const u32* from;
+    i64 lines;
+};
+inline Part part_of(const u32* from, i64 words, i64 count, i64 calls, i64 call) {
+    const i64 lines = count_of(words / line_words, calls * count);
+    return {from + call * count * lines * line_words, lines};
+}
+struct Ahead {
+    Part of_b, of_a;
+};
 
 }  // namespace panels

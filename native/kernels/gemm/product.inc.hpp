@@ -11,18 +11,19 @@
 
 namespace product {
 
-using memory::at;
+using memory::at, memory::prefetch;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers::vector;
 using pack::Range, pack::Values, pack::Window, pack::pack_rows, pack::range_of, pack::values_of, pack::window_bytes, pack::window_of, pack::window_values;
-using panels::Span, panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors, panels::is_wide,
+using panels::Ahead, panels::Part, panels::Span, panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors, panels::has_tiles, panels::is_wide,
     panels::integer_rows, panels::integer_vectors, panels::panel_lines, panels::panels_of, panels::piece_lanes,
-    panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::span_of, panels::stretch,
+    panels::line_words, panels::part_of, panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::span_of, panels::stretch,
     panels::sums_in_memory, panels::values_in_lane;
 using vectors::multiply_add, vectors::read, vectors::write;
 
 namespace {  // of this file alone
 
-constexpr i64 line_words = 64 / sizeof(u32);  // of the cache
+constexpr i64 rows_ahead = 8;  // of y, which are asked for
+
 
 // Of products and sums apart the compiler makes trees, in memory, of all that it unrolls, unless it is kept from it: with
 // AVX2, where loops of some lanes leave room for the instructions that count.
@@ -176,18 +177,18 @@ void add_lanes(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bo
 }
 
 // Adds pieces of whatever the unit is; two comparisons for some thousand instructions.
-inline void add_pieces(const Product& p, i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, const u32* next) {
+inline void add_pieces(const Product& p, i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, const Ahead& ahead) {
 #if defined(FEWBITS_TILES)
-    if (p.unit == Unit::bfloat16) return tile_products::add_pairs<false>(count, a, b, y, row_step, begin, next);
-    if (p.unit == Unit::bfloat16x2) return tile_products::add_pairs<true>(count, a, b, y, row_step, begin, next);
+    if (p.unit == Unit::bfloat16) return tile_products::add_pairs<false>(count, a, b, y, row_step, begin, ahead);
+    if (p.unit == Unit::bfloat16x2) return tile_products::add_pairs<true>(count, a, b, y, row_step, begin, ahead);
 #endif
-    if (p.unit == Unit::bfloat16) return add_lanes<true>(count, a, b, y, row_step, begin, next);
-    if (p.unit == Unit::float32) return add_lanes<false>(count, a, b, y, row_step, begin, next);
+    if (p.unit == Unit::bfloat16) return add_lanes<true>(count, a, b, y, row_step, begin, ahead.of_b.from);
+    if (p.unit == Unit::float32) return add_lanes<false>(count, a, b, y, row_step, begin, ahead.of_b.from);
     const bool wide = p.unit == Unit::integers16;
-    if (p.block == 32 && wide) return add_blocks<Unit::integers16, 32>(count, a, b, y, row_step, begin, next);
-    if (p.block == 32) return add_blocks<Unit::integers, 32>(count, a, b, y, row_step, begin, next);
-    if (wide) return add_blocks<Unit::integers16, 16>(count, a, b, y, row_step, begin, next);
-    add_blocks<Unit::integers, 16>(count, a, b, y, row_step, begin, next);
+    if (p.block == 32 && wide) return add_blocks<Unit::integers16, 32>(count, a, b, y, row_step, begin, ahead.of_b.from);
+    if (p.block == 32) return add_blocks<Unit::integers, 32>(count, a, b, y, row_step, begin, ahead.of_b.from);
+    if (wide) return add_blocks<Unit::integers16, 16>(count, a, b, y, row_step, begin, ahead.of_b.from);
+    add_blocks<Unit::integers, 16>(count, a, b, y, row_step, begin, ahead.of_b.from);
 }
 
 // What an item works in: sums of whole panels, a stretch of its panels of a, and room to round them.
@@ -206,16 +207,30 @@ inline Workspace workspace_at(const Product& p, void* memory) {
     return {sums, words, words + words_of(p)};
 }
 
+// What panels r and c of an item ask for while they are multiplied: of the next panel of b, and with tiles of the next stretch of
+// the item's panels of a, where these are packed. Other units ask for as many lines of b as they read lanes.
+struct Extent {
+    i64 rows, columns, pieces;
+};
+inline Ahead ahead_of(const Product& p, const u32* b, const u32* a, const Extent& item, i64 r, i64 c) {
+    if (!has_tiles(p.unit)) return {{b + r * item.pieces * piece_lanes(p) * line_words, 0}, {}};
+    const i64 panel = stretch(p) * piece_words(p, false);
+    return {part_of(b, panel, item.pieces, item.rows, r),
+            is_wide(p) ? part_of(a, item.rows * panel, item.pieces, item.rows * item.columns, c * item.rows + r) : Part{}};
+}
+
 // One item: the sums in a buffer of whole panels, then y in its own type. A stretch of each panel of b passes all panels of a of
 // the item, which stay in the second cache.
 void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_item, i64 column_item, Range& range) {
-    const i64 height = panel_lines(p, false), width = panel_lines(p, true), row_step = b_panels(p) * width;
+    const i64 height = panel_lines(p, false), width = panel_lines(p, true);
     const i64 first_row = row_item * a_panels(p), first_column = column_item * b_panels(p);
     const i64 rows = least(a_panels(p), panels_of(p, false) - first_row), columns = least(b_panels(p), panels_of(p, true) - first_column);
     const i64 top = first_row * height, left = first_column * width, lines = least(rows * height, p.a.lines - top);
+    // The sums of two panels lie together: rows further apart, by a power of two, would share a few sets of the nearest cache.
+    const auto sums_of_panels = [&](i64 r, i64 c) { return w.sums + (r * columns + c) * height * width; };
     // Sums begin with their first piece; of what has none zeros are the result.
     if (p.k == 0 || p.lower != Lower::none)
-        for (i64 i = 0; i < rows * height * row_step; ++i) w.sums[i] = 0.0f;
+        for (i64 i = 0; i < rows * columns * height * width; ++i) w.sums[i] = 0.0f;
     const Values needed = values_of(p, p.a, span_of(p, top, top + lines, left));
     for (i64 start = needed.first / window_values * window_values; start < needed.last; start += window_values) {
         const i64 begin = start > needed.first ? start : needed.first, end = least(start + window_values, needed.last);
@@ -228,33 +243,36 @@ void multiply_item(const Product& p, const Workspace& w, i64 matrix, i64 row_ite
             if (!is_wide(p))
                 pack_rows(p, window, first * p.block - begin, least((piece + count) * p.block, end) - begin,
                           piece_of_item(p, panels, 0, first - piece), range);
+            const u32* const next_of_a = panels + panels_of(p, false) * stretch(p) * piece_words(p, false);
             for (i64 c = 0; c < columns; ++c) {
                 const u32* const of_b = piece_of(p, true, matrix, first_column + c, piece);
+                const u32* const next_of_b = of_b + stretch(p) * piece_words(p, true);
                 for (i64 r = 0; r < rows; ++r) {
                     // Of this stretch, what the tile needs.
                     const Span span = span_of(p, top + r * height, top + least((r + 1) * height, lines), left + c * width);
                     const i64 from = span.first > piece ? span.first : piece, there = least(span.last, piece + count) - from;
                     if (there <= 0) continue;
-                    // Of the stretch of b that follows each panel of a asks for as many lines as it has lanes.
+                    const Ahead ahead = ahead_of(p, next_of_b, next_of_a, {rows, columns, count}, r, c);
                     add_pieces(p, there, piece_of_item(p, panels, r, from - piece), of_b + (from - piece) * piece_words(p, true),
-                               w.sums + r * height * row_step + c * width, row_step, from == span.first,
-                               of_b + stretch(p) * piece_words(p, true) + r * count * piece_lanes(p) * line_words);
+                               sums_of_panels(r, c), width, from == span.first, ahead);
                 }
             }
         }
     }
     // Rows and columns that y does not have stay behind.
-    const i64 count = least(columns * width, p.b.lines - left);
-    for (i64 i = 0; i < lines; ++i) {
-        void* const to = at(p.y, p.y_type, (matrix * p.a.lines + top + i) * p.y_step + left);
-        const float* const sums = w.sums + i * row_step;
-        if (!p.subtracts) {
-            memory::store(to, p.y_type, 1, count, sums);
-            continue;
+    for (i64 i = 0; i < lines; ++i)
+        for (i64 c = 0; c < columns; ++c) {
+            const i64 count = least(width, p.b.lines - left - c * width);
+            void* const to = at(p.y, p.y_type, (matrix * p.a.lines + top + i) * p.y_step + left + c * width);
+            const float* const sums = sums_of_panels(i / height, c) + i % height * width;
+            if (!p.subtracts) {
+                memory::store(to, p.y_type, 1, count, sums);
+                continue;
+            }
+            float* const y = static_cast<float*>(to);
+            prefetch<memory::nearest, true>(y + rows_ahead * p.y_step, count * i64{sizeof(float)});
+            for (i64 j = 0; j < count; ++j) y[j] -= sums[j];
         }
-        float* const y = static_cast<float*>(to);
-        for (i64 j = 0; j < count; ++j) y[j] -= sums[j];
-    }
 }
 
 // Items first to last - 1, down the rows first: neighbours share panels of b.
@@ -287,7 +305,7 @@ bool has(Unit unit) {
     return unit == Unit::bfloat16 ? bfloat16 : unit == Unit::bfloat16x2 ? two : true;
 }
 
-i64 workspace(const Product& p) { return (sums_of(p) + words_of(p)) * i64{sizeof(float)} + window_bytes; }
+i64 workspace(const Product& p) { return (sums_of(p) + words_of(p)) * i64{sizeof(float)} + window_bytes(p); }
 
 i64 items(const Product& p) { return p.batch * row_items(p) * column_items(p); }
 

@@ -125,16 +125,16 @@ inline void add_products() {
 // Adds the products of `count` pieces, or begins with them; of two terms the small ones of a piece first. The compiler is told
 // at both ends that memory is read and written: not every one knows it of these instructions.
 template <bool two_terms>
-inline void add_pairs(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, const u32* next) {
-    constexpr i64 in_line = two_terms ? 2 * lanes : lanes, line_words = 64 / sizeof(u32);
+inline void add_pairs(i64 count, const u32* a, const u32* b, float* y, i64 row_step, bool begin, panels::Ahead ahead) {
+    constexpr i64 in_line = two_terms ? 2 * lanes : lanes;
     asm volatile("" ::: "memory");
     if (begin)
         begin_sums();
     else
         load_sums(y, row_step);
     for (i64 piece = 0; piece < count; ++piece, a += lines * in_line, b += lines * in_line) {
-#pragma GCC unroll 32
-        for (i64 lane = 0; lane < in_line; ++lane, next += line_words) __builtin_prefetch(next, 0, 2);
+        for (i64 line = 0; line < ahead.of_b.lines; ++line, ahead.of_b.from += panels::line_words) __builtin_prefetch(ahead.of_b.from, 0, 2);
+        for (i64 line = 0; line < ahead.of_a.lines; ++line, ahead.of_a.from += panels::line_words) __builtin_prefetch(ahead.of_a.from, 0, 2);
         load_b(b);
         if constexpr (two_terms) {
             load_a(a + lanes, in_line);

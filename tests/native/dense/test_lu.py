@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dlaswp
 
 from fewbits.kernels import native
 from fewbits.kernels.reference.dense import lu as reference
@@ -120,3 +121,26 @@ def test_what_does_not_fit_is_refused() -> None:
     for given, said in ((a.T, "follow each other"), (a[:8], "as many rows as columns")):
         with pytest.raises(ValueError, match=said):
             native.factorize_lu(given, 1)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (7, 5), (300, 40), (2000, 700)], ids=str)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("held", HELD)
+def test_rows_change_places_as_lapack_has_them(shape: tuple[int, int], threads: int, held: str) -> None:
+    a = matrix(*shape, held)
+    order = np.random.default_rng(5)
+    exchanges = np.array([order.integers(i, len(a)) for i in range(min(len(a), 200))])
+    wide = a.copy() if held == "whole" else np.concatenate([a, a], 1)
+    found = wide[:, : shape[1]]
+    native.exchange_rows(found, exchanges, threads)
+    assert np.array_equal(found, dlaswp(a.astype(float), exchanges))
+    assert held == "whole" or np.array_equal(wide[:, shape[1] :], a)
+
+
+def test_rows_beyond_a_matrix_are_refused() -> None:
+    a = matrix(3, 2)
+    for wrong in ([3], [-1], [0, 1, 2, 0]):
+        before = a.copy()
+        with pytest.raises(ValueError, match=r"rows change places with rows|an exchange for each row"):
+            native.exchange_rows(a, np.array(wrong), 1)
+        assert np.array_equal(a, before)

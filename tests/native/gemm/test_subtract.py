@@ -8,7 +8,7 @@ from fewbits.kernels import native
 from fewbits.kernels.arrays.products import subtract_bfloat16_product
 from tests.native.gemm.test_product import laid_out, normal
 
-SHAPES = ((1, 1, 1), (5, 33, 7), (40, 64, 70), (129, 257, 65), (400, 40, 1600), (3, 0, 5))
+SHAPES = ((1, 1, 1), (5, 33, 7), (40, 64, 70), (129, 257, 65), (400, 40, 1600), (800, 290, 1700), (3, 0, 5))
 NARROW = [isa for isa in native.available_isas() if isa in ("amx", "avx512_bf16")]
 needs_units = pytest.mark.skipif(not NARROW, reason="this CPU has no products of bfloat16")
 
@@ -104,10 +104,6 @@ def test_what_cannot_be_subtracted_is_refused() -> None:
         _product("float32", np.lib.stride_tricks.as_strided(y, (1, 3, 4), (64, 8, 4)))
     with pytest.raises(ValueError, match="matrices of y follow each other"):
         _product("float32", gaps)
-    if NARROW:
-        native.force_isa(NARROW[0])
-        with pytest.raises(ValueError, match="factors are bfloat16 or rounded to it"):
-            _product("bfloat16", y, subtracts=True)
     native.force_isa("baseline")
     with pytest.raises(ValueError, match="no such products of bfloat16"):
         _product("bfloat16", y, subtracts=True)

@@ -61,6 +61,16 @@ def factorize_lu(a: NDArray[np.float32] | Doubles) -> NDArray[np.int64]:
     return native.factorize_lu(a, threads())
 
 
+def exchange_rows(a: NDArray[np.float32], exchanges: NDArray[np.int64]) -> None:
+    """Have row i of ``a``, (m, n), and row ``exchanges[i]`` change places, one after the other.
+
+    Args:
+        a: the values of each row side by side.
+        exchanges: (count,), count <= m, as :func:`factorize_lu` returns them.
+    """
+    native.exchange_rows(a, exchanges, threads())
+
+
 def substitute(
     t: NDArray[np.float32] | Doubles, x: Doubles, *, upper: bool, unit: bool = False, transposed: bool = False
 ) -> None:

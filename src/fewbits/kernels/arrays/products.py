@@ -144,11 +144,8 @@ def subtract_bfloat16_product(a: Array, b: Array, out: Array, terms: int = 1) ->
         out: (m, n), float32, the values of each row side by side.
     """
     factors = native.side_by_side(a[None]), native.side_by_side(b[None]), out[None]
-    if terms == 2:
-        native.product(*factors, "bfloat16x2", threads=threads(), subtracts=True)
-        return
-    of_a, of_b = (None if x.dtype == np.uint16 else _BF16 for x in (a, b))
-    native.product(*factors, "bfloat16", of_a=of_a, of_b=of_b, threads=threads(), subtracts=True)
+    unit = "bfloat16x2" if terms == 2 else "bfloat16"
+    native.product(*factors, unit, threads=threads(), subtracts=True)
 
 
 def rounds_in_product(format: Format, chosen: Options) -> bool:

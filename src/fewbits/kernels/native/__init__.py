@@ -7,7 +7,7 @@ The folders are those of native/kernels and of :mod:`fewbits.kernels.reference`.
 :mod:`fewbits.kernels.arrays` and the operators of torch import this package.
 """
 
-from fewbits.kernels.native.dense.lu import factorize_lu
+from fewbits.kernels.native.dense.lu import exchange_rows, factorize_lu
 from fewbits.kernels.native.dense.residuals import extents, residuals
 from fewbits.kernels.native.dense.triangles import substitute
 from fewbits.kernels.native.dequantize.dequantize import dequantize, dequantize_lent
@@ -62,6 +62,7 @@ __all__ = [
     "dequantize_lent",
     "empty_kept",
     "exact_arithmetic",
+    "exchange_rows",
     "expand",
     "extents",
     "factorize_lu",

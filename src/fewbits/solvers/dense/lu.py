@@ -24,6 +24,7 @@ from fewbits.solvers.dense.substitution import with_lu
 
 _LARGEST = 16.0  # entry of an inverse that takes the place of a substitution: others lose digits
 _PANEL = 128  # widest block of columns whose factorization has no narrow products
+Exchanges = NDArray[np.int64]  # the row, or one below, that changed places with each row, one after the other
 OWN_FROM = 3000  # unknowns; below, LAPACK's factorization in double precision may be faster than ours
 
 
@@ -34,7 +35,7 @@ def factorize_double(a: torch.Tensor, *, owned: bool = False) -> Factors:
     """
     if not a.is_complex() and len(a) >= OWN_FROM and _on_host(a):
         low = a if owned else unwritten(tuple(a.shape), a.dtype, a.device).copy_(a)
-        order = _in_place(low)
+        order = _permutation(_in_place(low), len(low))
         return Factors(*with_lu(low, order, partial(_down, low, order), across=False), low.diagonal())
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     return Factors(
@@ -52,10 +53,11 @@ def factorize(
     if lapack:
         across, pivots, info = low.mT, *(low.new_empty(s, dtype=torch.int32) for s in ((len(low),), ()))
         torch.linalg.lu_factor_ex(across, out=(across, pivots, info))
-        order = _order(pivots, len(low))
+        order = _permutation(_exchanges(pivots), len(low)).to(low.device)
         both, doubled = _across(across, pivots), lambda: _across(in_double(across), pivots)
     else:
-        order = _in_place(low) if factor == "fp32" else _recurse(low, rounded_update(factor), factor in TERMS)
+        exchanges = _in_place(low) if factor == "fp32" else _Recursion(low, factor).run()
+        order = _permutation(exchanges, len(low)).to(low.device)
         both, doubled = _down(low, order), lambda: _down(in_double(low), order)
     widened = partial(with_lu, low, order, doubled, across=lapack)
     return Factors(*both, low.diagonal(), widened, rows, columns)
@@ -95,36 +97,72 @@ def _down(lu: torch.Tensor, order: torch.Tensor) -> tuple[Substitute, Substitute
     return substitute, transposed
 
 
-def _recurse(a: torch.Tensor, update: Update, narrow_triangles: bool) -> torch.Tensor:
-    """Factorize a (m, n), m >= n, in place; return the original row of each row."""
-    n = a.shape[1]
-    if n <= _PANEL:
-        return _in_place(a)
-    half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
-    left, right = a[:, :half], a[:, half:]
-    first = _recurse(left, update, narrow_triangles)
-    _permute(right, first)
-    if narrow_triangles:
-        _solve_lower(left[:half], right[:half], update)
-    else:
-        right[:half] = _substituted(left[:half], right[:half])
-    update(right[half:], left[half:], right[:half])
-    second = _recurse(right[half:], update, narrow_triangles)
-    _permute(left[half:], second)
-    return torch.cat([first[:half], first[half:][second]])
+class _Recursion:
+    """The factorization of one matrix, (n, n), in place.
+
+    Args:
+        a: the matrix.
+        factor: of the products.
+    """
+
+    def __init__(self, a: torch.Tensor, factor: str) -> None:
+        self._a = a
+        self._update: Update = rounded_update(factor)
+        self._narrow_triangles = factor in TERMS
+        # Of each triangle of a panel, by its first row; None where it has large entries.
+        self._inverses: dict[int, torch.Tensor | None] = {}
+        self._room = unwritten((_PANEL * len(a),), a.dtype, a.device)
+
+    def run(self) -> Exchanges:
+        """Return the row that changed places with each row."""
+        return self._factorize(0, len(self._a))
+
+    def _factorize(self, begin: int, end: int) -> Exchanges:
+        """Factorize columns ``begin`` to ``end - 1`` from row ``begin`` on; exchanges count from there."""
+        columns = self._a[begin:, begin:end]
+        n = end - begin
+        if n <= _PANEL:
+            exchanges = _in_place(columns)
+            if self._narrow_triangles:
+                self._inverses[begin] = _inverse(columns[:n])
+            return exchanges
+        half = _half(n)
+        left, right = columns[:, :half], columns[:, half:]
+        first = self._factorize(begin, begin + half)
+        _exchange(right, first)
+        if self._narrow_triangles:
+            self._solve_lower(begin, left[:half], right[:half])
+        else:
+            right[:half] = _substituted(left[:half], right[:half])
+        self._update(right[half:], left[half:], right[:half])
+        second = self._factorize(begin + half, end)
+        _exchange(left[half:], second)
+        return np.concatenate([first, second + half])
+
+    def _solve_lower(self, begin: int, a: torch.Tensor, b: torch.Tensor) -> None:
+        """Put over b, (n, m), the solution with the triangle a, (n, n), of row ``begin`` and those below."""
+        n, m = b.shape
+        if n > _PANEL:
+            half = _half(n)
+            self._solve_lower(begin, a[:half, :half], b[:half])
+            self._update(b[half:], a[half:, :half], b[:half])
+            self._solve_lower(begin + half, a[half:, half:], b[half:])
+            return
+        inverse = self._inverses[begin]
+        if inverse is None:
+            b.copy_(_substituted(a, b))
+        else:  # a product takes a quarter of the time of a substitution
+            b.copy_(torch.mm(inverse, b, out=self._room[: n * m].view(n, m)))
 
 
-def _solve_lower(a: torch.Tensor, b: torch.Tensor, update: Update) -> None:
-    """Put over b, (n, m), the solution with the lower triangle of a, (n, n), whose diagonal is ones."""
-    n = len(a)
-    if n <= _PANEL:  # by the inverse: a product takes a quarter of the time of a substitution
-        inverse = _substituted(a, torch.eye(n, dtype=a.dtype, device=a.device))
-        b.copy_(inverse @ b if bool(inverse.abs().amax() <= _LARGEST) else _substituted(a, b))
-        return
-    half = (n // 2 + _PANEL - 1) // _PANEL * _PANEL
-    _solve_lower(a[:half, :half], b[:half], update)
-    update(b[half:], a[half:, :half], b[:half])
-    _solve_lower(a[half:, half:], b[half:], update)
+def _half(n: int) -> int:
+    return (n // 2 + _PANEL - 1) // _PANEL * _PANEL
+
+
+def _inverse(a: torch.Tensor) -> torch.Tensor | None:
+    """Return the inverse of the lower triangle of a, (n, n), with ones on it, if its entries are small."""
+    inverse = _substituted(a, torch.eye(len(a), dtype=a.dtype, device=a.device))
+    return inverse if bool(inverse.abs().amax() <= _LARGEST) else None
 
 
 def _substituted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -133,13 +171,13 @@ def _substituted(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _in_place(a: torch.Tensor) -> torch.Tensor:
-    """Factorize a (m, n), m >= n, in place and in its own precision; return the original row of each row."""
+def _in_place(a: torch.Tensor) -> Exchanges:
+    """Factorize a (m, n), m >= n, in place and in its own precision; return the exchanges of rows."""
     if not a.is_complex() and _on_host(a):
-        return _permutation(dense.factorize_lu(a.numpy()), len(a))
+        return dense.factorize_lu(a.numpy())
     lu, pivots, _ = torch.linalg.lu_factor_ex(a)
     a.copy_(lu)
-    return _order(pivots, len(a))
+    return _exchanges(pivots)
 
 
 def _on_host(a: torch.Tensor) -> bool:
@@ -147,18 +185,22 @@ def _on_host(a: torch.Tensor) -> bool:
     return a.device.type == "cpu"
 
 
-def _permute(a: torch.Tensor, moved: torch.Tensor) -> None:
-    """Put row ``moved[i]`` of a at i; only what changes is copied."""
+def _exchange(a: torch.Tensor, exchanges: Exchanges) -> None:
+    """Have the rows of a change places."""
+    if _on_host(a):
+        dense.exchange_rows(a.view(torch.float32).numpy(), exchanges)
+        return
+    moved = _permutation(exchanges, len(a)).to(a.device)
     places = (moved != torch.arange(len(moved), device=moved.device)).nonzero()[:, 0]
     a[places] = a[moved[places]]
 
 
-def _order(pivots: torch.Tensor, rows: int) -> torch.Tensor:
-    """Return, on their device, the permutation that LAPACK's pivots stand for; the host reads them."""
-    return _permutation(pivots.cpu().numpy() - 1, rows).to(pivots.device)
+def _exchanges(pivots: torch.Tensor) -> Exchanges:
+    """Return the exchanges that LAPACK's pivots stand for; the host reads them."""
+    return pivots.cpu().numpy().astype(np.int64) - 1
 
 
-def _permutation(exchanges: NDArray[np.integer], rows: int) -> torch.Tensor:
-    """Return the permutation that exchanges of rows, one after the other, make."""
+def _permutation(exchanges: Exchanges, rows: int) -> torch.Tensor:
+    """Return the original row of each row after the exchanges."""
     places = np.arange(rows, dtype=np.float64)[:, None]
     return torch.from_numpy(dlaswp(places, exchanges)[:, 0]).long()

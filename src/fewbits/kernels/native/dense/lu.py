@@ -17,3 +17,8 @@ def factorize_lu(a: Reals, threads: int) -> NDArray[np.int64]:
     exchanges = np.empty(a.shape[1], np.int64)
     _native.factorize_lu(a, exchanges, threads)
     return exchanges
+
+
+def exchange_rows(a: NDArray[np.float32], exchanges: NDArray[np.int64], threads: int) -> None:
+    """Have row i of ``a``, (m, n), and row ``exchanges[i]`` change places, one after the other."""
+    _native.exchange_rows(a, exchanges, threads)
