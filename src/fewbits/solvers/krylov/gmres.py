@@ -227,7 +227,8 @@ def _directions(problem: Problem, space: Space, delta: float | None, restart: in
         whole = space.preconditioned(r)
         whole_image = space.apply(whole)
         p, image = _orthogonalized(whole, whole_image, held, space)
-        if held and problem.a.norm(image) <= lost * problem.a.norm(whole_image):
+        # Their roundings add up like the steps of a random walk.
+        if held and problem.a.norm(image) <= lost * math.sqrt(len(held)) * problem.a.norm(whole_image):
             # The directions span what the residual leads to: the rest is rounding, and not the image of p.
             held, p, image = [], whole, whole_image
         packed = space.packed(p), space.packed(image)
