@@ -352,10 +352,10 @@ inline void pack_window(const Product& p, const Window& w, const Place& to, i64 
     // Along memory first: lines that follow each other, or values.
     const i64 vectors = count_of(all, vector), count = count_of(w.count, block);
     const bool along = w.step == 1;
-    // What is not rounded first lies apart in memory, as where it is rounded: the next lines are asked for, or values.
+    // Lines or values that lie apart in memory are asked for before they are needed, as where they are rounded.
     const i64 apart = along ? w.line_step : w.step, together = along ? vector : block, in_run = along ? w.count : w.lines;
     for (i64 outer = 0; outer < (along ? vectors : count); ++outer) {
-        for (i64 i = (outer + 1) * together; i < least((outer + 2) * together, along ? w.lines : w.count); ++i)
+        for (i64 i = (outer + 1) * together; apart != in_run && i < least((outer + 2) * together, along ? w.lines : w.count); ++i)
             prefetch<memory::nearest>(at(w.values, w.type, i * apart), in_run * size_of(w.type));
         for (i64 inner = 0; inner < (along ? count : vectors); ++inner)
             pack_vector<block, unit, of_b>(p, w, to, (along ? outer : inner) * vector, (along ? inner : outer) * block, range);

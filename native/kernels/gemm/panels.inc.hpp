@@ -80,11 +80,11 @@ inline i64 stretch(const Product& p) {
 // Rows and columns of an item, in panels. Where an item has all columns, a row is packed once, and the item's share of y and a
 // stretch of its rows of a stay in the second cache. Of wider products a is packed before, since several items need the same
 // rows. Threads without an item would wait. Tiles multiply so fast that smaller items would wait for memory: the sums of
-// theirs take 768 KiB of the two megabytes that their CPUs have.
+// theirs take 512 KiB of the two megabytes that their CPUs have.
 constexpr i64 all_columns = 1536, some_columns = 512;
 constexpr bool has_tiles(Unit unit) { return panel_lines(unit, false) == panel_lines(unit, true); }
-constexpr i64 rows_in_item(Unit unit) { return has_tiles(unit) ? 384 : 192; }
-constexpr i64 sums_in_item(Unit unit) { return has_tiles(unit) ? 196608 : 98304; }
+constexpr i64 rows_in_item(Unit unit) { return has_tiles(unit) ? 256 : 192; }
+constexpr i64 sums_in_item(Unit unit) { return has_tiles(unit) ? 131072 : 98304; }
 inline bool is_wide(const Product& p) { return p.b.lines > all_columns; }
 inline i64 b_panels(const Product& p) {
     return least(panels_of(p, true), (is_wide(p) ? some_columns : all_columns) / panel_lines(p, true));
