@@ -94,6 +94,10 @@ template <class T, class Step>
 inline void for_sides(const TriangleBlock<T>& t, i64 first, i64 last, Step step) {
     i64 c = first;
     for (; c + sides_together <= last; c += sides_together) step(Sides<sides_together>{}, t.x + c * t.n);
+    if constexpr (sides_together > 3)
+        if (last - c == 3) return step(Sides<3>{}, t.x + c * t.n);
+    if constexpr (sides_together > 2)
+        if (last - c == 2) return step(Sides<2>{}, t.x + c * t.n);
     for (; c < last; ++c) step(Sides<1>{}, t.x + c * t.n);
 }
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fewbits.solvers.dense.factors import Factors
-from fewbits.solvers.dense.refinement import EPS, MOST_INNER
+from fewbits.solvers.dense.refinement import EPS, MOST_INNER, refine
 from fewbits.solvers.dense.system import State, System, magnitudes, times_power
 
 _WHOLE = 16  # unknowns up to which the inverse itself is computed
@@ -66,11 +66,29 @@ def harmless(system: System, factors: Factors, roundoff: float, answers: torch.T
     The norm of a row of the inverse is up to about sqrt(n) times what a random vector shows of it. Each
     vector misses a singular matrix with a probability of one in sixty.
     """
-    n = len(system.a)
-    estimate = (1 if n <= _WHOLE else math.sqrt(n)) * shown(answers) * system.norm
+    estimate = _magnification_bound(system, answers)
     if not estimate <= certain(len(system.a)):
         return False
     return estimate * roundoff <= _DOUBTED or _contracts(system, factors, answers)
+
+
+def _magnification_bound(system: System, answers: torch.Tensor) -> float:
+    """Return what the condition may be, given the solutions of :func:`probes`; see :func:`harmless`."""
+    n = len(system.a)
+    return (1 if n <= _WHOLE else math.sqrt(n)) * shown(answers) * system.norm
+
+
+def resolved(system: System, factors: Factors, answers: torch.Tensor, most_inner: int | None) -> bool:
+    """Return whether solutions of :func:`probes`, refined, show that the matrix is nonsingular.
+
+    What narrow factors hide is in them: a probe has about one part in sqrt(n) along any singular vector, and
+    the residual that refinement leaves is far below it. This takes as many iterations as the solution itself
+    took, a search for the smallest singular value many more.
+    """
+    done = refine(
+        system, probes(system.a), answers, factors, "gmres", strictly=False, most_inner=most_inner
+    )
+    return done.code >= 0 and _magnification_bound(system, done.state.x) <= certain(len(system.a))
 
 
 def inverse_norm(

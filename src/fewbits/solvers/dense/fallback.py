@@ -13,7 +13,7 @@ from fewbits.errors import DataError
 from fewbits.records import Stage
 from fewbits.solvers.dense import condition
 from fewbits.solvers.dense.factors import Factors, Substitute
-from fewbits.solvers.dense.plan import Step, pays
+from fewbits.solvers.dense.plan import Step, most_inner, pays
 from fewbits.solvers.dense.prepared_matrix import Factored, PreparedMatrix
 from fewbits.solvers.dense.refinement import EPS, Refinement, refine
 from fewbits.solvers.dense.system import State, System
@@ -204,7 +204,7 @@ def _warning(last: Attempt, x: torch.Tensor) -> str:
     if not bool(torch.isfinite(last.y.abs()).all()):
         return f"A is singular to working precision: {_OVERFLOW}"
     doubtful = last.stage.inner > 0
-    if doubtful or not last.factored.harmless:
+    if not last.factored.harmless(doubtful=doubtful, most_inner=most_inner(len(x))):
         last.factored.inverse_norm(doubtful=doubtful)
         if not math.isfinite(last.factored.condition):
             return (

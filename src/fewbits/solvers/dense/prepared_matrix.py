@@ -64,12 +64,19 @@ class Factored:
             )
         return self.inverse
 
-    @property
-    def harmless(self) -> bool:
-        """Whether the answers to the probes show that the matrix is nonsingular."""
+    def harmless(self, *, doubtful: bool, most_inner: int | None) -> bool:
+        """Return whether the answers to the probes show that the matrix is nonsingular.
+
+        Args:
+            doubtful: whether refinement is known not to contract; the answers are then refined by GMRES.
+            most_inner: most iterations of it that are worth their time.
+        """
         if self.answers is None or self.factors is None:
             return False
-        return condition.harmless(self.system, self.factors.wide(), self.roundoff, self.answers)
+        factors = self.factors.wide()
+        if doubtful:
+            return condition.resolved(self.system, factors, self.answers, most_inner)
+        return condition.harmless(self.system, factors, self.roundoff, self.answers)
 
     @property
     def condition(self) -> float:
