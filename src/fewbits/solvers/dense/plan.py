@@ -15,8 +15,8 @@ from fewbits.solvers.precision import precision as read
 # does not make up for the steps of refinement.
 BEFORE_DOUBLE: dict[int, tuple[str, ...]] = {1200: ("fp32",)}
 BEFORE_DOUBLE_WITH_TILES: dict[int, tuple[str, ...]] = {
-    6000: ("bf16", "bf16x2", "fp32"),
-    4000: ("bf16", "fp32"),
+    4000: ("bf16", "bf16x2", "fp32"),
+    3000: ("bf16", "fp32"),
     **BEFORE_DOUBLE,
 }
 
