@@ -26,7 +26,7 @@ using prepared::Buffers, prepared::PreparedQuantize;
 using tiles::overwrite, tiles::round_tile;
 using blocks::fill;
 using lines::divisible, lines::outer_of_each_line, lines::whole_of;
-using memory::at, memory::prefetch, memory::store;
+using memory::at, memory::prefetch, memory::size_of, memory::store;
 using numbers::Bits, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
     numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits,
     numbers::tile, numbers::vector;
@@ -70,8 +70,9 @@ inline const float* row(const PreparedQuantize& p, const Strip& s, i64 r, float*
     return input(p, s.line.in + r * p.g.step, s.stride, s.count, buffer);
 }
 
-// Largest finite magnitudes of the rows `from` to `to`, and which lanes hold something that is not finite.
-inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s, i64 from, i64 to) {
+// Largest finite magnitudes of the rows `from` to `to`, and which lanes hold something that is not finite; returns whether none
+// does.
+inline bool measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s, i64 from, i64 to) {
     for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
     for (i64 r = from; r < to; ++r) {
         const float* x = row(p, s, r, t.x);
@@ -79,10 +80,12 @@ inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s,
         const void* next = at(p.job.in, p.job.in_type, s.line.in + (r + 1) * p.g.step);
         const void* results = p.values ? at(p.job.values, p.job.values_type, s.line.place + r * p.g.place_step) : next;
         // Two prefetches and a maximum for each vector; the loop is bound by memory.
+        const auto *ask = static_cast<const char*>(next), *ask_results = static_cast<const char*>(results);
+        const i64 step = vector * size_of(p.job.in_type), step_of_results = vector * size_of(p.values ? p.job.values_type : p.job.in_type);
         i64 i = 0;
-        for (; i + vector <= s.count; i += vector) {
-            prefetch(at(next, p.job.in_type, i), 1);
-            __builtin_prefetch(at(results, p.values ? p.job.values_type : p.job.in_type, i), 1);
+        for (; i + vector <= s.count; i += vector, ask += step, ask_results += step_of_results) {
+            prefetch(ask, 1);
+            __builtin_prefetch(ask_results, 1);
             write(t.largest + i, larger(read<Bits>(t.largest + i), read<Bits>(x + i) & magnitude_mask));
         }
         for (; i < s.count; ++i) t.largest[i] = larger(t.largest[i], bits_of(x[i]) & magnitude_mask);
@@ -91,7 +94,7 @@ inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s,
     i32 top = 0;
     for (i64 i = 0; i < s.count; ++i) top = larger(top, t.largest[i]);
     for (i64 i = 0; i < s.count; ++i) t.bad[i] = t.largest[i] >= infinity_bits;
-    if (top < infinity_bits) return;
+    if (top < infinity_bits) return true;
     for (i64 i = 0; i < s.count; ++i) t.largest[i] = 0;
     for (i64 r = from; r < to; ++r) {
         const float* x = row(p, s, r, t.x);
@@ -100,6 +103,7 @@ inline void measure_lanes(const PreparedQuantize& p, Buffers& t, const Strip& s,
             t.largest[i] = larger(t.largest[i], magnitude < infinity_bits ? magnitude : 0);
         }
     }
+    return false;
 }
 
 // Codes of eight rows, lane beside lane, that wait until they fill whole bytes; these wait in their turn for a line of the
@@ -252,11 +256,9 @@ inline bool quantize_strip(const PreparedQuantize& p, Buffers& t, const Strip& s
     }
     for (i64 start = from; start < to; start += size) {
         const i64 end = least(to, start + size);
-        bool finite = true;
         // Down the rows of the block once for its maxima, then again to round them: with blocks of a usual size a strip
         // of 1,024 lanes stays in the second cache between both.
-        measure_lanes(p, t, s, start, end);
-        for (i64 i = 0; i < s.count; ++i) finite &= !t.bad[i];
+        const bool finite = measure_lanes(p, t, s, start, end);
         all_finite &= finite;
         // One scale for the array: every lane takes the maximum that was measured before.
         if (one_scale(f)) {
