@@ -26,9 +26,9 @@ def test_few_unknowns_are_solved_in_double() -> None:
 
 def test_matrix_units_bring_bfloat16_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan, "has_tiles", lambda: True)
-    assert [p.name for p in plan.precisions("auto", 6000)] == ["bf16", "bf16x2", "fp32", "fp64"]
-    assert [p.name for p in plan.precisions("auto", 4000)] == ["bf16", "fp32", "fp64"]
-    assert [p.name for p in plan.precisions("auto", 3999)] == ["fp32", "fp64"]
+    assert [p.name for p in plan.precisions("auto", 4000)] == ["bf16", "bf16x2", "fp32", "fp64"]
+    assert [p.name for p in plan.precisions("auto", 3999)] == ["bf16", "fp32", "fp64"]
+    assert [p.name for p in plan.precisions("auto", 2999)] == ["fp32", "fp64"]
     monkeypatch.setattr(plan, "BEFORE_DOUBLE_WITH_TILES", {64: ("bf16x2", "fp32")})
     assert [s.precision for s in checked(randsvd(1e2, 3)).stages] == ["bf16x2"]
     stages = checked(randsvd(1e5, 3)).stages

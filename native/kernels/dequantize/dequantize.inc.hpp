@@ -20,7 +20,7 @@ using packed::DecodeBuffers, packed::PreparedDequantize, packed::decode_scales, 
     packed::prepare_dequantize;
 using blocks::spread_blocks;
 using lines::Line, lines::line_of;
-using memory::at, memory::store, memory::unpack;
+using memory::at, memory::prefetch, memory::size_of, memory::store, memory::unpack;
 using numbers::Bits, numbers::bits_of, numbers::float_of, numbers::infinity_bits, numbers::least, numbers::magnitude_mask, numbers::one_bits, numbers::power_of_two, numbers::tile,
     numbers::vector;
 using rounding::decode_all;
@@ -118,6 +118,11 @@ inline i64 values_in_item(const PreparedDequantize& p) { return side_by_side(p.g
 inline void dequantize_strip(const PreparedDequantize& p, const CodeDecoder* d, DecodeBuffers& t, const Strip& s, i64 start, i64 n) {
     // The transpose happens here, in 16 KiB each: squares of a vector's width in registers.
     alignas(64) float lines[strip_lanes][strip_rows], rows[strip_rows][strip_lanes];
+    // No processor foresees places so far apart: the rows of the results are asked for, and each lane's next codes.
+    const auto row_at = [&](i64 r) { return at(p.job.values, p.job.values_type, s.line.place + (start + r) * p.g.place_step); };
+    for (i64 r = 0; r < n; ++r) prefetch<memory::nearest, true>(row_at(r), s.count * s.place_stride * size_of(p.job.values_type));
+    const u8* next = p.job.codes + s.line.number * p.bytes.codes + bytes_for(start + n, bits_of_element(p.f));
+    for (i64 i = 0; i < s.count; ++i) __builtin_prefetch(next + i * p.bytes.codes);
     for (i64 i = 0; i < s.count; ++i) {
         const float* values = decode_part(p, d, t, s.line.number + i, start, n, lines[i]);
         if (values != lines[i]) __builtin_memcpy(lines[i], values, static_cast<u64>(n) * sizeof(float));
@@ -132,9 +137,7 @@ inline void dequantize_strip(const PreparedDequantize& p, const CodeDecoder* d, 
 #pragma GCC unroll 16
             for (i64 l = 0; l < vector; ++l) write(rows[r + l] + i, square[l]);
         }
-    for (i64 r = 0; r < n; ++r)
-        store(at(p.job.values, p.job.values_type, s.line.place + (start + r) * p.g.place_step), p.job.values_type,
-              s.place_stride, s.count, rows[r]);
+    for (i64 r = 0; r < n; ++r) store(row_at(r), p.job.values_type, s.place_stride, s.count, rows[r]);
 }
 
 // Decoded values on those that are there, each rounded once.

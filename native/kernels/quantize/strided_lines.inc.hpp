@@ -28,7 +28,7 @@ using blocks::fill;
 using lines::divisible, lines::outer_of_each_line, lines::whole_of;
 using memory::at, memory::prefetch, memory::size_of, memory::store;
 using numbers::Bits, numbers::bits_of, numbers::clamp, numbers::exponent_mask, numbers::float_of,
-    numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits,
+    numbers::Naturals, numbers::infinity_bits, numbers::larger, numbers::least, numbers::magnitude_mask, numbers::one_bits,
     numbers::tile, numbers::vector;
 using packing::pack, packing::pack_each;
 using rounding::is_fixed;
@@ -44,6 +44,7 @@ constexpr i64 lanes = tile;
 constexpr i64 rows_together = 8;  // eight codes fill whole bytes, whatever their width
 constexpr i64 rows_in_item = 64;
 constexpr i64 staged_bytes = 64;  // of each lane, a line of the cache
+constexpr i64 lines_ahead = 16;   // of the packed part
 
 // Rows of a strip that one item covers.
 inline i64 rows_of_item(const PreparedQuantize& p) {
@@ -116,9 +117,12 @@ struct Waiting {
 
 // Copies what is staged to `out`, of the first lane.
 inline void write_staged(Waiting& waiting, u8* out, i64 count, i64 line_bytes) {
-    // A known size is one store.
+    // A known size is one store, and the lines of later ones are asked for: no processor foresees them.
     if (waiting.bytes == staged_bytes)
-        for (i64 i = 0; i < count; ++i) __builtin_memcpy(out + i * line_bytes, waiting.staged[i], staged_bytes);
+        for (i64 i = 0; i < count; ++i) {
+            __builtin_prefetch(out + least(i + lines_ahead, count - 1) * line_bytes, 1);
+            __builtin_memcpy(out + i * line_bytes, waiting.staged[i], staged_bytes);
+        }
     else
         for (i64 i = 0; i < count; ++i) __builtin_memcpy(out + i * line_bytes, waiting.staged[i], static_cast<u64>(waiting.bytes));
     waiting.bytes = 0;
@@ -135,12 +139,19 @@ inline void add_row(Waiting& waiting, const i32* codes, const Strip& s, i64 r, b
     u8* out = part + s.line.number * line_bytes + r / rows_together * bits;
     if (n == rows_together && bits <= 8) {
         // Eight codes of a lane in one word, least bits first, as the packed part has them. A word is staged whole: what lies
-        // above its `bits` bytes the next one overwrites.
-        for (i64 i = 0; i < s.count; ++i) {
-            u64 word = 0;
-#pragma GCC unroll 8
-            for (i64 j = 0; j < rows_together; ++j) word |= static_cast<u64>(static_cast<u32>(waiting.rows[j][i])) << j * bits;
-            __builtin_memcpy(waiting.staged[i] + waiting.bytes, &word, sizeof word);
+        // above its `bits` bytes the next one overwrites. Lanes beyond the strip have room, and codes of no meaning.
+        for (i64 i = 0; i < s.count; i += vector) {
+            Naturals halves[2]{};
+#pragma GCC unroll 4
+            for (i64 j = 0; j < rows_together / 2; ++j)
+                for (i64 h = 0; h < 2; ++h) halves[h] |= read<Naturals>(waiting.rows[j + h * rows_together / 2] + i) << static_cast<u32>(j * bits);
+            alignas(64) u32 low[vector], high[vector];
+            write(low, halves[0]);
+            write(high, halves[1]);
+            for (i64 l = 0; l < vector; ++l) {
+                const u64 word = low[l] | static_cast<u64>(high[l]) << (4 * bits);
+                __builtin_memcpy(waiting.staged[i + l] + waiting.bytes, &word, sizeof word);
+            }
         }
         waiting.bytes += bits;
         const i64 before = waiting.bytes - bits;
