@@ -85,9 +85,7 @@ def resolved(system: System, factors: Factors, answers: torch.Tensor, most_inner
     the residual that refinement leaves is far below it. This takes as many iterations as the solution itself
     took, a search for the smallest singular value many more.
     """
-    done = refine(
-        system, probes(system.a), answers, factors, "gmres", strictly=False, most_inner=most_inner
-    )
+    done = refine(system, probes(system.a), answers, factors, "gmres", strictly=False, most_inner=most_inner)
     return done.code >= 0 and _magnification_bound(system, done.state.x) <= certain(len(system.a))
 
 
