@@ -90,5 +90,6 @@ def held(isa: str) -> dict[str, str]:
 
 def forced() -> dict[str, str]:
     """Return what the environment forces now."""
-    names = {name for settings in HELD.values() for name in settings} | {"FEWBITS_ISA", "OMP_NUM_THREADS"}
+    names = {name for settings in HELD.values() for name in settings}
+    names |= {"FEWBITS_ISA", "OMP_NUM_THREADS", "OMP_WAIT_POLICY"}
     return {name: os.environ[name] for name in sorted(names) if name in os.environ}
