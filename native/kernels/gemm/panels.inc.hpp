@@ -29,6 +29,9 @@ constexpr bool sums_in_memory = false;
 #if defined(__AMX_BF16__) || defined(__AMXBF16__) || defined(FEWBITS_EMULATE_TILES)  // the second: Clang 14
 #define FEWBITS_TILES
 constexpr i64 tile_lines = 32;
+constexpr bool has_tiles(Unit unit) { return is_bfloat16(unit); }
+#else
+constexpr bool has_tiles(Unit) { return false; }
 #endif
 
 // Of two bfloat16 for each value, the first ones of a piece fill half of its lanes and the second ones the other half.
@@ -82,7 +85,6 @@ inline i64 stretch(const Product& p) {
 // rows. Threads without an item would wait. Tiles multiply so fast that smaller items would wait for memory: the sums of
 // theirs take 512 KiB of the two megabytes that their CPUs have.
 constexpr i64 all_columns = 1536, some_columns = 512;
-constexpr bool has_tiles(Unit unit) { return panel_lines(unit, false) == panel_lines(unit, true); }
 constexpr i64 rows_in_item(Unit unit) { return has_tiles(unit) ? 256 : 192; }
 constexpr i64 sums_in_item(Unit unit) { return has_tiles(unit) ? 131072 : 98304; }
 inline bool is_wide(const Product& p) { return p.b.lines > all_columns; }

@@ -15,15 +15,14 @@ using memory::at, memory::prefetch;
 using numbers::Bits, numbers::Naturals, numbers::Reals, numbers::least, numbers::vector;
 using pack::Range, pack::Values, pack::Window, pack::pack_rows, pack::range_of, pack::values_of, pack::window_bytes, pack::window_of, pack::window_values;
 using panels::Ahead, panels::Part, panels::Span, panels::a_panels, panels::b_panels, panels::column_items, panels::float_rows, panels::float_vectors, panels::has_tiles, panels::is_wide,
-    panels::integer_rows, panels::integer_vectors, panels::panel_lines, panels::panels_of, panels::piece_lanes,
-    panels::line_words, panels::part_of, panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::span_of, panels::stretch,
+    panels::integer_rows, panels::integer_vectors, panels::line_words, panels::panel_lines, panels::panels_of, panels::part_of,
+    panels::piece_lanes, panels::piece_of, panels::piece_of_item, panels::piece_words, panels::pieces, panels::row_items, panels::span_of, panels::stretch,
     panels::sums_in_memory, panels::values_in_lane;
 using vectors::multiply_add, vectors::read, vectors::write;
 
 namespace {  // of this file alone
 
 constexpr i64 rows_ahead = 8;  // of y, which are asked for
-
 
 // Of products and sums apart the compiler makes trees, in memory, of all that it unrolls, unless it is kept from it: with
 // AVX2, where loops of some lanes leave room for the instructions that count.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fewbits.formats import Format, parse
+from fewbits.formats import Format
 from fewbits.formats.pattern import Pattern
 from fewbits.kernels import native
 from fewbits.kernels.arrays.conversions import dequantize, quantize
@@ -25,7 +25,6 @@ Array = NDArray[Any]
 
 _SMALLEST_NORMAL = 2.0**-126  # of bfloat16 and float32
 _OF_SUMS = 2.0**7  # sums of numbers of eight bits are multiples of 2^-7 times the least of them
-_BF16 = parse("bf16"), options(parse("bf16"))
 
 
 def is_normal(x: Array) -> bool:

@@ -96,7 +96,7 @@ def run(
     x = last.system.leaving(last.y, last.top)
     if last.stage.code >= 0 and (reason := _out_of_range(last, last.y, x)):
         last = attempts[-1] = _failed(last, x, reason)
-    return Outcome(x, tuple(attempts), _warning(last, x))
+    return Outcome(x, tuple(attempts), _warning(last, x, judged))
 
 
 def _ends(step: Step, code: int) -> bool:
@@ -198,13 +198,17 @@ def _failed(last: Attempt, x: torch.Tensor, reason: str) -> Attempt:
     return replace(last, stage=stage, state=State(x, torch.full_like(x, math.nan), nothing, nothing))
 
 
-def _warning(last: Attempt, x: torch.Tensor) -> str:
-    """Return the warning for an untrustworthy solution; "" if there is none."""
+def _warning(last: Attempt, x: torch.Tensor, judged: bool) -> str:
+    """Return the warning for an untrustworthy solution; "" if there is none.
+
+    The evidence of a ``judged`` one needs the norm of the inverse anyway, and tells the same.
+    """
     assert last.y is not None
     if not bool(torch.isfinite(last.y.abs()).all()):
         return f"A is singular to working precision: {_OVERFLOW}"
     doubtful = last.stage.inner > 0
-    if not last.factored.harmless(doubtful=doubtful, most_inner=most_inner(len(x))):
+    searched = doubtful and (judged or last.factored.inverse is not None)
+    if searched or not last.factored.harmless(doubtful=doubtful, most_inner=most_inner(len(x))):
         last.factored.inverse_norm(doubtful=doubtful)
         if not math.isfinite(last.factored.condition):
             return (

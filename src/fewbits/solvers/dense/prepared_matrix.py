@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -36,6 +36,7 @@ class Factored:
         seconds: the time it took; counted in the first stage that uses it.
         answers: the solutions of :func:`condition.probes`; None before they are computed.
         inverse: the norm of the inverse; None before it is estimated.
+        shown: what :meth:`harmless` has found, by ``doubtful``: it holds for every right-hand side.
     """
 
     system: System
@@ -46,6 +47,7 @@ class Factored:
     seconds: float = 0.0
     answers: torch.Tensor | None = None
     inverse: condition.Inverse | None = None
+    shown: dict[bool, bool] = field(default_factory=dict)
 
     def spent(self) -> float:
         """Return the seconds of the factorization at the first call, and 0 afterwards."""
@@ -73,10 +75,14 @@ class Factored:
         """
         if self.answers is None or self.factors is None:
             return False
-        factors = self.factors.wide()
-        if doubtful:
-            return condition.resolved(self.system, factors, self.answers, most_inner)
-        return condition.harmless(self.system, factors, self.roundoff, self.answers)
+        if doubtful not in self.shown:
+            factors = self.factors.wide()
+            self.shown[doubtful] = (
+                condition.resolved(self.system, factors, self.answers, most_inner)
+                if doubtful
+                else condition.harmless(self.system, factors, self.roundoff, self.answers)
+            )
+        return self.shown[doubtful]
 
     @property
     def condition(self) -> float:
